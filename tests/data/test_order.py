@@ -17,6 +17,8 @@ from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job
 
+from .row_files import write_rows
+
 MASK = 2**64 - 1
 
 
@@ -98,18 +100,12 @@ def whole_texts(folder: Path) -> dict[str, Any]:
     return {"type": "text", "separator": "\n--\n", "paths": [f"{folder}/{n}.txt" for n in FILES]}
 
 
-def jsonl(folder: Path) -> dict[str, Any]:
-    for name, texts in TEXTS.items():
-        lines = (json.dumps({"text": text}) + "\n" for text in texts)
-        (folder / f"{name}.jsonl").write_text("".join(lines))
-    return {"type": "text", "paths": [f"{folder}/{name}.jsonl" for name in FILES]}
-
-
-def parquet(folder: Path) -> dict[str, Any]:
-    pa, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
-    for name, texts in TEXTS.items():
-        parquet.write_table(pa.table({"text": texts}), folder / f"{name}.parquet")
-    return {"type": "text", "paths": [f"{folder}/{name}.parquet" for name in FILES]}
+def rows_in_files(folder: Path, suffix: str = "jsonl", **more: Any) -> dict[str, Any]:
+    paths = [
+        write_rows(folder / f"{name}.{suffix}", [{"text": text} for text in TEXTS[name]])
+        for name in FILES
+    ]
+    return {"type": "text", "paths": paths, **more}
 
 
 def hub(folder: Path) -> dict[str, Any]:
@@ -127,17 +123,11 @@ def tokens(folder: Path) -> dict[str, Any]:
     return {"type": "tokens", "paths": paths, "token_dtype": "uint16"}
 
 
-def streamed(folder: Path) -> dict[str, Any]:
-    return {**jsonl(folder), "streaming": True}
-
-
-def mixed(folder: Path) -> dict[str, Any]:
-    return {**jsonl(folder), "weight": 1.0}
-
-
 SOURCES: dict[str, Callable[[Path], dict[str, Any]]] = {
-    "text": whole_texts, "jsonl": jsonl, "parquet": parquet, "huggingface": hub, "tokens": tokens,
-    "streamed": streamed, "mixed": mixed,
+    "text": whole_texts, "jsonl": rows_in_files, "huggingface": hub, "tokens": tokens,
+    "parquet": lambda folder: rows_in_files(folder, "parquet"),
+    "streamed": lambda folder: rows_in_files(folder, streaming=True),
+    "mixed": lambda folder: rows_in_files(folder, weight=1.0),
 }  # fmt: skip
 
 
@@ -205,7 +195,7 @@ def test_packing_takes_documents_in_their_order(method: str, kind: str, tmp_path
 
 @pytest.mark.parametrize("method", ["concatenate", "next_fit"])
 def test_a_position_is_refused_in_another_order(method: str, tmp_path: Path) -> None:
-    source, packing = jsonl(tmp_path), f"data.packing.method={method}"
+    source, packing = rows_in_files(tmp_path), f"data.packing.method={method}"
     jobs = [job_of(source, packing), job_of(source, packing, "data.shuffle=true")]
     samplers = [
         build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)[1]

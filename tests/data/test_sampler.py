@@ -1,6 +1,5 @@
 """Mixtures: exact shares at every moment, whoever takes how many rows at once, resumed anywhere."""
 
-import csv
 import json
 import math
 import tomllib
@@ -39,6 +38,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ..train.small import events, small_job
+from .row_files import write_rows
 
 LENGTH = 4
 WEIGHTS = st.lists(st.floats(0.01, 100), min_size=1, max_size=5)
@@ -233,15 +233,13 @@ ROWS = [(f"r{row:02}" + "." * ((row * 7) % 23), (row * 5) % 11 - 3.5) for row in
 
 
 def jsonl(folder: Path) -> dict[str, Any]:
-    lines = (json.dumps({"text": text, "meta": {"q": score}}) + "\n" for text, score in ROWS)
-    (folder / "rows.jsonl").write_text("".join(lines))
-    return {"type": "text", "paths": [f"{folder}/rows.jsonl"], "score": "meta.q"}
+    rows = [{"text": text, "meta": {"q": score}} for text, score in ROWS]
+    return {"type": "text", "paths": [write_rows(folder / "a.jsonl", rows)], "score": "meta.q"}
 
 
 def table(folder: Path) -> dict[str, Any]:
-    with (folder / "rows.csv").open("w", newline="") as file:
-        csv.writer(file).writerows([("text", "q"), *ROWS])
-    return {"type": "text", "paths": [f"{folder}/rows.csv"], "score": "q"}
+    rows = [{"text": text, "q": score} for text, score in ROWS]
+    return {"type": "text", "paths": [write_rows(folder / "a.csv", rows)], "score": "q"}
 
 
 def hub(folder: Path) -> dict[str, Any]:

@@ -1,8 +1,6 @@
 """Streams: the rows of an oracle, in bounded memory, and the same after every resume."""
 
-import csv
 import gc
-import gzip
 import json
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -14,9 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Data, Mixture, Packing, WorkerOptions
@@ -32,6 +28,8 @@ from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 
+from .row_files import write_rows
+
 S, SEED, BUFFER = 24, 5, 6
 TOKENIZER = ByteTokenizer()
 NEXT_FIT = Packing(method="next_fit")
@@ -42,58 +40,28 @@ TEXTS = [
 ]
 
 
-def as_jsonl(path: Path, texts: list[str]) -> None:
-    lines = [json.dumps({"text": text, "n": n}) for n, text in enumerate(texts)]
-    lines.insert(4, "")  # a blank line is counted
-    path.write_text("\n".join(lines) + "\n")
-
-
-def as_gzip(path: Path, texts: list[str]) -> None:
-    lines = [json.dumps({"text": text}) for text in texts]
-    path.write_bytes(gzip.compress("\n".join(lines).encode()))
-
-
-def as_csv(path: Path, texts: list[str]) -> None:
-    with path.open("w", newline="") as out:
-        csv.writer(out).writerows([("n", "text"), *enumerate(texts)])
-
-
-def as_parquet(path: Path, texts: list[str]) -> None:
-    parquet.write_table(pa.table({"text": texts}), path, row_group_size=4)
-
-
-def as_arrow(path: Path, texts: list[str]) -> None:
-    table = pa.table({"text": texts})
-    with pa.ipc.new_stream(str(path), table.schema) as out:
-        out.write_table(table, max_chunksize=4)
-
-
-def as_divided(path: Path, texts: list[str]) -> None:
-    path.write_text("\n--\n".join(texts))
-
-
-def as_whole(path: Path, texts: list[str]) -> None:
-    for row, text in enumerate(texts):
-        path.with_name(f"{path.stem}-{row:02}.md").write_text(text)
-
-
-FORMATS: dict[str, tuple[str, Callable[[Path, list[str]], None]]] = {
-    "jsonl": (".jsonl", as_jsonl),
-    "gzip": (".jsonl.gz", as_gzip),
-    "csv": (".csv", as_csv),
-    "parquet": (".parquet", as_parquet),
-    "arrow": (".arrow", as_arrow),
-    "divided": (".txt", as_divided),
-    "whole": (".md", as_whole),
-    "hub": (".parquet", as_parquet),
-}
+# The suffixes of files of each kind.
+KINDS = {
+    "jsonl": ".jsonl", "gzip": ".jsonl.gz", "csv": ".csv", "parquet": ".parquet",
+    "arrow": ".arrow", "divided": ".txt", "whole": ".md", "hub": ".parquet",
+}  # fmt: skip
 
 
 def section_of(kind: str, folder: Path) -> Text | HubDataset:
     folder.mkdir(exist_ok=True)
-    suffix, write = FORMATS[kind]
+    suffix = KINDS[kind]
     for file, texts in enumerate(TEXTS):
-        write(folder / f"{file}{suffix}", texts)
+        path = folder / f"{file}{suffix}"
+        if kind == "divided":
+            path.write_text("\n--\n".join(texts))
+        elif kind == "whole":
+            for row, text in enumerate(texts):
+                path.with_name(f"{file}-{row:02}.md").write_text(text)
+        else:
+            write_rows(path, [{"n": n, "text": text} for n, text in enumerate(texts)], group=4)
+        if kind == "jsonl":  # a blank line is counted
+            lines = path.read_text().splitlines(keepends=True)
+            path.write_text("".join([*lines[:4], "\n", *lines[4:]]))
     if kind == "hub":
         return HubDataset(path=str(folder), streaming=True)
     separator = "\n--\n" if kind == "divided" else None
@@ -165,7 +133,7 @@ def oracle_rows(
     return rows
 
 
-@pytest.mark.parametrize("kind", FORMATS)
+@pytest.mark.parametrize("kind", KINDS)
 def test_rows_are_those_of_all_documents_at_once_and_resume_anywhere(
     kind: str, tmp_path: Path
 ) -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import resolve
+from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
 
@@ -32,6 +33,11 @@ class Successor(nn.Module):
         self.seen.append((tokens.shape[1], self.training))
         following = (tokens + tokens.shape[1]) % 50
         return nn.functional.one_hot(following, 50).float() * 100
+
+
+def inference(path: Path | str, **sections: Any) -> Inference:
+    """A job with the weights of a run, a checkpoint or a directory."""
+    return Inference(weights=InferenceWeights(path=str(path)), **sections)
 
 
 def generators(*seeds: int) -> list[torch.Generator]:

@@ -26,7 +26,7 @@ from setpoint.train.run import train
 
 from ..data.tokenizers_here import byte_level
 from ..train.small import small_job
-from .small import small_model
+from .small import inference, small_model
 
 RECORD_FILES = ("config.json", "origins.json")
 
@@ -45,9 +45,7 @@ def problems(path: object, *flags: str) -> list[str]:
 
 def test_the_record_is_the_base(trained: tuple[Job, Path]) -> None:
     job, run = trained
-    found = complete(
-        Inference(weights=InferenceWeights(path=str(run)), evaluation=EvaluationTask())
-    )
+    found = complete(inference(run, evaluation=EvaluationTask()))
     for name in ("model", "tokenizer", "data", "deterministic"):
         assert getattr(found, name) == getattr(job, name), name
     assert found.precision.compute == job.precision.compute
@@ -172,9 +170,7 @@ def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
 
     save_pretrained(small_model(vocab_size=100), tmp_path / "hf")
     byte_level(tmp_path / "hf")
-    found = complete(
-        Inference(weights=InferenceWeights(path=str(tmp_path / "hf")), evaluation=EvaluationTask())
-    )
+    found = complete(inference(tmp_path / "hf", evaluation=EvaluationTask()))
     (problem,) = verify(found, ["files"]).problems
     assert problem.path == "model.vocab_size"
     assert problem.message.startswith("100 rows are too few for the 294 tokens of the tokenizer")

@@ -13,7 +13,7 @@ from setpoint.cli.main import main
 from setpoint.config import ConfigError, chain_of, compose
 from setpoint.data.sources.chat import NAMED
 from setpoint.infer.adopt import complete, verify_job
-from setpoint.infer.config import Inference, InferenceWeights
+from setpoint.infer.config import Inference
 from setpoint.infer.continuation import GeneratedText, continue_prompts
 from setpoint.infer.harness import Answers
 from setpoint.infer.inference import infer
@@ -25,7 +25,7 @@ from setpoint.train.run import train
 
 from ..data.tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece
 from ..train.small import small_job
-from .small import small_model
+from .small import inference, small_model
 
 QUESTIONS = {"2 + 2?": "four", "1 + 3?": "four", "3 + 3?": "six", "5 + 3?": "eight"}
 
@@ -65,9 +65,7 @@ def chat(tmp_path_factory: pytest.TempPathFactory) -> Trained:
     """A model that has learnt to answer four questions."""
     folder = tmp_path_factory.mktemp("chat")
     run = train_chat(folder, "duration=60 steps", "optimizer.lr=2e-2")
-    exported = infer(
-        Inference(weights=InferenceWeights(path=str(run)), export=ExportTask(path=folder / "hf"))
-    ).exported
+    exported = infer(inference(run, export=ExportTask(path=folder / "hf"))).exported
     assert exported is not None
     return Trained(run, exported)
 
@@ -76,15 +74,11 @@ def answers(
     path: Path, *prompts: str, chat: Chat | None = None, **fields: Any
 ) -> list[GeneratedText]:
     section = Generation(prompts=prompts, **{"temperature": 0.0, "max_tokens": 12, **fields})
-    return infer(
-        Inference(weights=InferenceWeights(path=str(path)), chat=chat, generation=section)
-    ).texts
+    return infer(inference(path, chat=chat, generation=section)).texts
 
 
 def opened(path: Path) -> LoadedModel:
-    return load(
-        complete(Inference(weights=InferenceWeights(path=str(path)), generation=asking("a")))
-    )
+    return load(complete(inference(path, generation=asking("a"))))
 
 
 def ids_of(loaded: LoadedModel) -> Mapping[str, int]:
@@ -98,7 +92,7 @@ def asking(*prompts: str, **fields: Any) -> Generation:
 
 def problem(path: Path, **sections: Any) -> str:
     with pytest.raises(ConfigError) as caught:
-        infer(Inference(weights=InferenceWeights(path=str(path)), **sections))
+        infer(inference(path, **sections))
     return str(caught.value)
 
 
@@ -153,16 +147,11 @@ def test_control_tokens_of_a_text_prompt_are_text_unless_a_flag_says_so(chat: Tr
     assert loaded.tokens_of(prompt) == loaded.tokenizer.encode(text.encode()).tolist()
     (spelled,) = answers(chat.run, text, control_tokens=True)
     assert (spelled.text, spelled.finish) == ("four", "stop token")
-    job = complete(Inference(weights=InferenceWeights(path=str(chat.run)), generation=section))
+    job = complete(inference(chat.run, generation=section))
     (caution,) = verify_job(job, ("files",)).cautions
     assert "spells the control tokens <|im_start|>, <|im_end|>, which" in caution.message
     assert "--chat" in caution.hint and "--control-tokens" in caution.hint
-    job = complete(
-        Inference(
-            weights=InferenceWeights(path=str(chat.run)),
-            generation=asking(text, control_tokens=True),
-        )
-    )
+    job = complete(inference(chat.run, generation=asking(text, control_tokens=True)))
     assert not verify_job(job, ("files",)).cautions
 
 
@@ -194,11 +183,7 @@ def test_stop_tokens_by_id_and_by_text(chat: Trained) -> None:
         assert (found.text, found.tokens, found.stopped_by) == ("fou", 3, "r")
     loaded = replace(opened(chat.run), stops=())
     for stop in ((), ("<|im_end|>",)):
-        section = complete(
-            Inference(
-                weights=InferenceWeights(path=str(chat.run)), generation=asking("2 + 2?", stop=stop)
-            )
-        ).generation
+        section = complete(inference(chat.run, generation=asking("2 + 2?", stop=stop))).generation
         assert section is not None
         prompts = prompts_of(section, Chat(), loaded.facts, loaded.place.directory)
         (found,) = continue_prompts(loaded, section, prompts, seed=0, micro_size=1)
@@ -254,9 +239,7 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
         tmp_path, f"model.pretrained={start}", "duration=1 steps", "model.init_std=0.3",
         "model.kv_heads=2", "model.vocab_size=299", "model.max_sequence_length=48",
     )  # fmt: skip
-    exported = infer(
-        Inference(weights=InferenceWeights(path=str(run)), export=ExportTask(path=tmp_path / "out"))
-    ).exported
+    exported = infer(inference(run, export=ExportTask(path=tmp_path / "out"))).exported
     assert exported is not None
     settings = json.loads((exported / "generation_config.json").read_text())
     ids = ids_of(opened(run))
@@ -268,9 +251,7 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
         assert (section.temperature, section.top_p, section.top_k) == (0.3, 0.5, None)
         (origin, _), *_ = chain_of(section, "temperature")
         assert "generation_config.json" in origin.describe(("generation", "temperature"))
-        greedy: Any = complete(
-            Inference(weights=InferenceWeights(path=str(path)), generation=asking("a"))
-        ).generation
+        greedy: Any = complete(inference(path, generation=asking("a"))).generation
         assert (greedy.temperature, greedy.top_p) == (0.0, None)
     (start / "generation_config.json").write_text('{"do_sample": true, "temperature": -1}')
     assert "generation.temperature" in problem(start, generation=Generation(prompts=("a",)))
@@ -279,7 +260,7 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
 def test_an_adapter_goes_with_its_tokenizer_and_template(tmp_path: Path) -> None:
     run = train_chat(tmp_path, "duration=1 steps", "adapter={type=lora, rank=2}")
     export = ExportTask(path=tmp_path / "peft", adapter=True)
-    infer(Inference(weights=InferenceWeights(path=str(run)), export=export))
+    infer(inference(run, export=export))
     assert (tmp_path / "peft" / "tokenizer.json").is_file()
     assert (tmp_path / "peft" / "chat_template.jinja").read_text() == NAMED["chatml"]
 

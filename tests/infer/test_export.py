@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from setpoint.config import SetpointError
-from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.exporting import require_empty
 from setpoint.infer.inference import infer
 from setpoint.infer.tasks import ExportTask
@@ -16,13 +15,11 @@ from setpoint.train.run import train
 
 from ..data.tokenizers_here import byte_level
 from ..train.small import small_job
-from .small import folder_of
+from .small import folder_of, inference
 
 
 def exported(run: Path, folder: Path, **fields: Any) -> Path:
-    job = Inference(
-        weights=InferenceWeights(path=str(run)), export=ExportTask(path=folder, **fields)
-    )
+    job = inference(run, export=ExportTask(path=folder, **fields))
     found = infer(job).exported
     assert found is not None
     return found

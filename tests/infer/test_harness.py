@@ -9,11 +9,13 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError
-from setpoint.infer.config import Harness, Inference, InferenceWeights
+from setpoint.infer.config import Harness
 from setpoint.infer.harness import Answers, open_harness, section_of
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.train.config import Job
+
+from .small import inference
 
 END = 256  # the separator of bytes
 
@@ -125,9 +127,7 @@ metric_list:
 def test_without_the_package(trained: tuple[Job, Path], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
-    job = Inference(
-        weights=InferenceWeights(path=str(trained[1])), harness=Harness(tasks=("arc_easy",))
-    )
+    job = inference(trained[1], harness=Harness(tasks=("arc_easy",)))
     with pytest.raises(SetpointError, match=r"needs the package 'lm_eval.*install 'setpoint\[har"):
         infer(job)
 
@@ -153,9 +153,8 @@ def test_a_task_of_a_local_file(
     (tmp_path / "tasks").mkdir()
     (tmp_path / "tasks" / "next_symbol.yaml").write_text(TASK.format(file=file))
     found = infer(
-        Inference(
-            weights=InferenceWeights(path=str(trained[1])),
-            harness=Harness(tasks=("next_symbol",), tasks_path=tmp_path / "tasks"),
+        inference(
+            trained[1], harness=Harness(tasks=("next_symbol",), tasks_path=tmp_path / "tasks")
         )
     )
     assert found.harness["next_symbol"]["acc"] == 1.0

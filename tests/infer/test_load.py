@@ -27,7 +27,7 @@ from ..checkpoint.stored import load as load_stored
 from ..checkpoint.stored import pointers
 from ..data.tokenizers_here import BEGIN, END, byte_level
 from ..train.small import small_job
-from .small import small_model
+from .small import inference, small_model
 
 
 def opened(path: Path, **fields: Any) -> LoadedModel:
@@ -152,7 +152,7 @@ def test_a_model_that_transformers_runs(tmp_path: Path) -> None:
 
     model = small_model(vocab_size=300)
     folder = byte_level(save_pretrained(model, tmp_path / "hf"))
-    job = Inference(weights=InferenceWeights(path=str(folder)), evaluation=EvaluationTask())
+    job = inference(folder, evaluation=EvaluationTask())
     job.model = HuggingFaceConfig(config=str(folder), max_sequence_length=48)
     found = load(complete(job))
     tokens = torch.arange(20)[None]

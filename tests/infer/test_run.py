@@ -10,16 +10,16 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
 from setpoint.infer.adopt import complete
-from setpoint.infer.config import EvaluationTask, Generation, Inference, InferenceWeights
+from setpoint.infer.config import EvaluationTask, Generation, Inference
 from setpoint.infer.inference import infer, require_place
 from setpoint.train.config import Job
 
-from .small import folder_of
+from .small import folder_of, inference
 
 
 def job_of(run: Path, **fields: Any) -> Inference:
     section = Generation(prompts=('!"#',), temperature=0.0, max_tokens=5)
-    return Inference(weights=InferenceWeights(path=str(run)), **{"generation": section, **fields})
+    return inference(run, **{"generation": section, **fields})
 
 
 def test_several_tasks_and_their_results(trained: tuple[Job, Path], tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_disk_that_refuses(trained: tuple[Job, Path], tmp_path: Path) -> None:
 
 def test_a_job_without_a_task(trained: tuple[Job, Path]) -> None:
     with pytest.raises(ConfigError, match="there is no task, so nothing would be done"):
-        infer(Inference(weights=InferenceWeights(path=str(trained[1]))))
+        infer(inference(trained[1]))
 
 
 def test_nothing_is_computed_where_a_check_finds_something(

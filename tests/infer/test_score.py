@@ -22,9 +22,11 @@ from setpoint.infer.tasks import DataSet
 from setpoint.shapes.scoring import Score
 from setpoint.train.config import Job
 
+from .small import inference
+
 
 def scores(run: Path, batch: Any = None, **fields: Any) -> dict[str, Score]:
-    job = Inference(weights=InferenceWeights(path=str(run)), evaluation=EvaluationTask(**fields))
+    job = inference(run, evaluation=EvaluationTask(**fields))
     if batch is not None:
         job.batch = batch
     job = complete(job)

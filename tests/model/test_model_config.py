@@ -10,7 +10,7 @@ from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors
 from setpoint.train.config import Job
 
-from ..support.snapshots import compare
+from ..support.snapshots import compare, refusals
 
 
 def resolved(**fields):
@@ -145,20 +145,10 @@ DEAD = {
 }
 
 
-def refusal(flags: list[str]) -> str:
-    with pytest.raises(ConfigError) as caught:
-        compose(Job, flags=flags).resolve()
-    return str(caught.value)
-
-
-def test_each_refusal_in_words():
-    found = [f"== {name}\n{refusal(flags)}" for name, flags in REFUSED.items()]
-    compare("model/refused", "\n\n".join(found))
-
-
-def test_each_setting_without_effect_in_words():
-    found = [f"== {name}\n{refusal(flags)}" for name, flags in DEAD.items()]
-    compare("model/without_effect", "\n\n".join(found))
+@pytest.mark.parametrize(("name", "cases"), [("refused", REFUSED), ("without_effect", DEAD)])
+def test_each_refusal_in_words(name: str, cases: dict[str, list[str]]):
+    jobs = {case: compose(Job, flags=flags).resolve for case, flags in cases.items()}
+    compare(f"model/{name}", refusals(jobs))
 
 
 @pytest.mark.parametrize(

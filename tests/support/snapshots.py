@@ -13,7 +13,12 @@ import fcntl
 import json
 import os
 import re
+from collections.abc import Callable, Mapping
 from pathlib import Path
+
+import pytest
+
+from setpoint.config import SetpointError
 
 FOLDER = Path(__file__).parents[1] / "snapshots"
 FACT = re.compile(
@@ -55,6 +60,17 @@ def compare(name: str, text: str) -> None:
     if updating:
         path.write_bytes(data)
     assert data.decode() == path.read_bytes().decode(), f"differs from the snapshot {path.name}"
+
+
+def refusals(cases: Mapping[str, Callable[[], object]], folder: Path | None = None) -> str:
+    """What is said to each case that is refused; a folder is shown as HERE."""
+    told: list[str] = []
+    for case, refused in cases.items():
+        with pytest.raises(SetpointError) as caught:
+            refused()
+        told.append(f"{case}:\n{caught.value}\n")
+    text = "\n".join(told)
+    return text if folder is None else text.replace(str(folder), "HERE")
 
 
 def facts(text: str) -> Facts:

@@ -13,7 +13,6 @@ from setpoint.adapter.targets import adapter_problems
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import SetpointError, resolve, verify
-from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import ExportTask
@@ -30,6 +29,7 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from tests.support.tensors import read
 
+from ...infer.small import inference
 from ...train.small import assert_same_run, small_job
 
 FLAGS = ("evaluation=null", "schedule=constant", "model.dropout=0", "model.layers=2")
@@ -156,10 +156,6 @@ def test_a_run_with_an_adapter_is_no_start_before_it_is_merged(
     assert problem.path == "model.pretrained" and "has an adapter of type" in problem.message
     with pytest.raises(SetpointError, match=r"has an adapter of type = q?lora.*export RUN"):
         load_pretrained(run)
-    infer(
-        Inference(
-            weights=InferenceWeights(path=str(run)), export=ExportTask(path=tmp_path / "merged")
-        )
-    )
+    infer(inference(run, export=ExportTask(path=tmp_path / "merged")))
     job = small_job(tmp_path, *FLAGS, adapter, f"model.pretrained={tmp_path / 'merged'}")
     assert build_components(job).pretrained is not None

@@ -1,6 +1,5 @@
 import bz2
 import gzip
-import json
 import lzma
 import tracemalloc
 from collections.abc import Callable
@@ -9,51 +8,19 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from pyarrow import csv, feather, parquet
+from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.texts import TextSource
 
+from ..row_files import write_rows
+
 ROWS = [{"text": f'the text, "number"\n{n} €', "meta": {"body": f"b{n}"}} for n in range(700)]
 
 
-def write_jsonl(rows: list[dict[str, Any]], path: Path) -> None:
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-
-
-def write_array(rows: list[dict[str, Any]], path: Path) -> None:
-    path.write_text(json.dumps(rows, indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def write_csv(rows: list[dict[str, Any]], path: Path) -> None:
-    table = pa.table({"id": [*range(len(rows))], "text": [row["text"] for row in rows]})
-    csv.write_csv(table, path)
-
-
-def write_parquet(rows: list[dict[str, Any]], path: Path) -> None:
-    parquet.write_table(pa.Table.from_pylist(rows), path, row_group_size=300)
-
-
-def write_stream(rows: list[dict[str, Any]], path: Path) -> None:
-    table = pa.Table.from_pylist(rows)
-    with pa.ipc.new_stream(path, table.schema) as writer:
-        writer.write_table(table, max_chunksize=100)
-
-
-def write_feather(rows: list[dict[str, Any]], path: Path) -> None:
-    feather.write_feather(pa.Table.from_pylist(rows), str(path))
-
-
-WRITERS: dict[str, Callable[[list[dict[str, Any]], Path], None]] = {
-    "a.jsonl": write_jsonl,
-    "a.json": write_array,
-    "a.csv": write_csv,
-    "a.parquet": write_parquet,
-    "a.arrow": write_stream,
-    "a.feather": write_feather,
-}
+FORMATS = ("jsonl", "json", "csv", "parquet", "arrow", "feather")
 
 
 def read(*paths: Path, **fields: Any) -> list[tuple[str, str]]:
@@ -72,20 +39,21 @@ def test_tab_separated(tmp_path: Path) -> None:
     assert [text for _, text in read(tmp_path / "a.tsv")] == ["one, two", "three\nfour"]
 
 
-@pytest.mark.parametrize("name", WRITERS)
-def test_the_suffix_says_the_format(tmp_path: Path, name: str) -> None:
-    WRITERS[name](ROWS, tmp_path / name)
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_the_suffix_says_the_format(tmp_path: Path, suffix: str) -> None:
+    name = f"a.{suffix}"
+    write_rows(tmp_path / name, ROWS)
     wanted = [(f"text/{name}#{n:06d}", row["text"]) for n, row in enumerate(ROWS)]
     assert read(tmp_path / name) == wanted
     # The format can be said where the suffix does not.
     (tmp_path / name).rename(tmp_path / "data.bin")
-    kind = {"feather": "arrow", "json": "jsonl"}.get(name[2:], name[2:])
+    kind = {"feather": "arrow", "json": "jsonl"}.get(suffix, suffix)
     assert [text for _, text in read(tmp_path / "data.bin", format=kind)] == [t for _, t in wanted]
 
 
 @pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.arrow"])
 def test_a_dotted_field_is_nested(tmp_path: Path, name: str) -> None:
-    WRITERS[name](ROWS[:3], tmp_path / name)
+    write_rows(tmp_path / name, ROWS[:3])
     assert [text for _, text in read(tmp_path / name, field="meta.body")] == ["b0", "b1", "b2"]
     said = refusal(tmp_path / name, field="meta.bdy")
     assert f"data.sources.field: text/{name}, " in said and "its fields are body" in said
@@ -101,8 +69,10 @@ def test_a_dotted_field_is_nested(tmp_path: Path, name: str) -> None:
     ],
 )
 def test_compressed_files(tmp_path: Path, suffix: str, compress: Callable[[bytes], bytes]) -> None:
+    (tmp_path / "c.txt").write_text("plain")
     for name in ("a.jsonl", "b.csv", "c.txt"):
-        WRITERS.get(f"a{name[1:]}", lambda _, path: path.write_text("plain"))(ROWS, tmp_path / name)
+        if name != "c.txt":
+            write_rows(tmp_path / name, ROWS)
         (tmp_path / f"{name}{suffix}").write_bytes(compress((tmp_path / name).read_bytes()))
         whole = [text for _, text in read(tmp_path / name)]
         assert [text for _, text in read(tmp_path / f"{name}{suffix}")] == whole
@@ -127,7 +97,7 @@ def rows_with(number: int, row: Any) -> list[Any]:
     ],
 )
 def test_a_bad_row_is_named(tmp_path: Path, row: Any, words: str) -> None:
-    write_jsonl(rows_with(1_300, row), tmp_path / "a.jsonl")
+    write_rows(tmp_path / "a.jsonl", rows_with(1_300, row))
     assert words in refusal(tmp_path / "a.jsonl")
 
 
@@ -189,7 +159,7 @@ def test_what_is_wrong_with_a_file_is_said(
 
 def test_a_file_cut_short(tmp_path: Path) -> None:
     for name in ("a.parquet", "a.arrow", "a.feather"):
-        WRITERS[name](ROWS, tmp_path / name)
+        write_rows(tmp_path / name, ROWS)
         data = (tmp_path / name).read_bytes()
         (tmp_path / name).write_bytes(data[: len(data) * 2 // 3])
         assert f"cannot read {tmp_path}/{name}: " in refusal(tmp_path / name)
@@ -209,7 +179,7 @@ def test_a_field_without_effect_is_refused(path: str, given: dict[str, str], fie
 
 
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    write_parquet(ROWS, tmp_path / "a.parquet")
+    write_rows(tmp_path / "a.parquet", ROWS)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
     assert "need the package 'pyarrow'" in refusal(tmp_path / "a.parquet")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
@@ -232,7 +202,7 @@ def test_a_long_row_of_csv(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, name: str) -> None:
     """What is held at a time is a part of the file, whatever its size."""
     rows = [{"text": f"{n} " + "word " * 600} for n in range(5000)]
-    WRITERS[name](rows, tmp_path / name)
+    write_rows(tmp_path / name, rows)
     del rows
     size = (tmp_path / name).stat().st_size
     source = TextSource(Text(paths=(str(tmp_path / name),)))

@@ -1,15 +1,12 @@
 """Rows of tokens with labels, as tokenized data sets have them."""
 
-import csv
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
-from pyarrow import parquet
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
@@ -19,6 +16,8 @@ from setpoint.data.packing import build_packed
 from setpoint.data.reading import documents_of
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+
+from ..row_files import write_rows
 
 ROWS: list[dict[str, Any]] = [
     {"input_ids": [1, 2, 3], "labels": [-100, 2, 3], "attention_mask": [1, 1, 1],
@@ -47,29 +46,22 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def jsonl(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
-    path = folder / "a.jsonl"
-    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return Text(paths=(str(path),), field="input_ids")
+    return Text(paths=(write_rows(folder / "a.jsonl", rows),), field="input_ids")
 
 
 def nested(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
-    path = folder / "a.jsonl"
-    path.write_text("".join(json.dumps({"row": row, "labels": 1}) + "\n" for row in rows))
-    return Text(paths=(str(path),), field="row.input_ids")
+    within = [{"row": row, "labels": 1} for row in rows]
+    return Text(paths=(write_rows(folder / "a.jsonl", within),), field="row.input_ids")
 
 
 def table(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
-    with (folder / "a.csv").open("w", newline="") as file:
-        writer = csv.DictWriter(file, ["url", *rows[0]])
-        writer.writeheader()
-        writer.writerows({k: json.dumps(v) for k, v in row.items()} for row in rows)
-    return Text(paths=(f"{folder}/a.csv",), field="input_ids")
+    with_more = [{"url": "x", **row} for row in rows]
+    return Text(paths=(write_rows(folder / "a.csv", with_more),), field="input_ids")
 
 
 def columns(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:
     with_more = [{"url": "x", **row} for row in rows]
-    parquet.write_table(pa.Table.from_pylist(with_more), folder / "a.parquet")
-    return Text(paths=(f"{folder}/a.parquet",), field="input_ids")
+    return Text(paths=(write_rows(folder / "a.parquet", with_more),), field="input_ids")
 
 
 def saved(folder: Path, rows: list[dict[str, Any]]) -> SourceConfig:

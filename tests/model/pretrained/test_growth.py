@@ -1,6 +1,7 @@
 """Weights that grow rows for tokens that are added to their tokenizer."""
 
 import json
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ...data.tokenizers_here import byte_level
-from ...support.snapshots import compare
+from ...support.snapshots import compare, refusals
 from ...train.small import events, small_job
 from .ours import directory
 from .theirs import saved
@@ -255,11 +256,7 @@ def test_what_is_no_model_is_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
     assert locate_here("models/llama") is not None
     assert locate_here("organization/name@v2") is None
     names = ["models/lama", "llama", "/nowhere/model", "empty", "file.safetensors", "run", "a b/c"]
-    told: list[str] = []
-    for name in names:
-        with pytest.raises(SetpointError) as caught:
-            load_pretrained(name)
-        told.append(f"{name}:\n{caught.value}\n")
-    compare("model/pretrained_not_found", "\n".join(told))
+    cases = {name: partial(load_pretrained, name) for name in names}
+    compare("model/pretrained_not_found", refusals(cases))
     with pytest.raises(SetpointError):
         locate_here("a" * 300)

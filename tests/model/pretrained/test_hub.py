@@ -1,13 +1,13 @@
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.model import config_from_pretrained, load_pretrained
 
-from ...support.snapshots import compare
+from ...support.snapshots import compare, refusals
 from .ours import directory
 
 
@@ -71,14 +71,12 @@ def test_what_the_hub_refuses_is_said_in_words(
         "anything else": ConnectionResetError(104, "reset by peer"),
         "no model": tmp_path,
     }
-    told: list[str] = []
-    for case, answer in answers.items():
+
+    def ask(answer: Any) -> None:
         fake(monkeypatch, answer)
-        with pytest.raises(SetpointError) as caught:
-            load_pretrained("org/name@main")
-        told.append(f"{case}:\n{caught.value}\n")
+        load_pretrained("org/name@main")
+
+    told = refusals({case: partial(ask, answer) for case, answer in answers.items()})
     monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    with pytest.raises(SetpointError) as caught:
-        load_pretrained("org/name")
-    told.append(f"no package:\n{caught.value}\n")
-    compare("model/pretrained_hub", "\n".join(told))
+    more = refusals({"no package": partial(load_pretrained, "org/name")})
+    compare("model/pretrained_hub", f"{told}\n{more}")

@@ -12,7 +12,6 @@ from setpoint.adapter.config import LoRA
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import ExportTask
@@ -30,6 +29,7 @@ from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import stored_weights
 from setpoint.train.run import train
 
+from ...infer.small import inference
 from ...support.forks import forked
 from ...train.small import assert_same_run, small_job
 from .ours import change_config, directory, rewrite
@@ -246,11 +246,7 @@ def test_a_run_on_a_quantized_base_resumes_and_is_exported_dense(tmp_path: Path)
     train(small_job(tmp_path, *flags, "duration=2 steps"), directory=tmp_path / "cut")
     train(small_job(tmp_path, *flags, "duration=4 steps"), directory=tmp_path / "cut")
     assert_same_run(whole, tmp_path / "cut")
-    infer(
-        Inference(
-            weights=InferenceWeights(path=str(whole)), export=ExportTask(path=tmp_path / "merged")
-        )
-    )
+    infer(inference(whole, export=ExportTask(path=tmp_path / "merged")))
     exported = load_file(tmp_path / "merged" / "model.safetensors")
     assert "quantization_config" not in (tmp_path / "merged" / "config.json").read_text()
     name = "model.layers.0.mlp.up_proj.weight"
