@@ -11,6 +11,7 @@ from setpoint.adapter.config import AdapterConfig, DoRA, LoRA, PatternRank
 from setpoint.adapter.low_rank import adapters_of
 from setpoint.adapter.targets import CHILD
 
+from ..support.cases import few
 from .models import adapted_model, base_model, loss_of, model_config, tokens
 
 # Of the norm of a difference to that of a tensor. That both compute the same shows in fp64; how far
@@ -94,12 +95,10 @@ CASES: dict[str, tuple[str, AdapterConfig, dict[str, Any]]] = {
 }  # fmt: skip
 
 
-SLOW = ("llama-lora", "moe-unpacked-dora")
+QUICK = ("llama-dora", "qwen3-rslora", "gpt2-dora", "moe-lora")
 
 
-@pytest.mark.parametrize(
-    "case", [pytest.param(c, marks=pytest.mark.slow if c in SLOW else ()) for c in CASES]
-)
+@pytest.mark.parametrize("case", few(CASES, QUICK))
 def test_equal_to_peft(case: str) -> None:
     shape, adapter, moe = CASES[case]
     config = model_config(shape)

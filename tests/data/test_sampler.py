@@ -130,13 +130,6 @@ def test_shares_that_are_changed_on_resume_count_from_there() -> None:
     assert [sources[at : at + 10].count(0) for at in range(0, 100, 10)] == [9] * 10
 
 
-def test_all_sources_read_to_their_limits_are_an_error() -> None:
-    _, sampler = mixture_of([1, 1], limits=[7, 7])
-    assert np.bincount(sampler.take(14).source).tolist() == [7, 7]
-    with pytest.raises(SetpointError, match="as often as its epochs allow, after 14 sequences"):
-        sampler.take(1)
-
-
 def by_tokens(weights: list[float]) -> Sampler:
     """Sources whose documents, one in each row, are of other lengths."""
     made: list[Packer] = []
@@ -289,17 +282,6 @@ def test_documents_come_in_the_order_of_the_key(
     job = job_of(section, *curriculum, "data.packing.method=none", *prepared)
     assert texts_of(job) == expected(by, descending)
     assert list((tmp_path / "cache").glob("*/manifest.json"))
-
-
-def test_concatenated_text_is_laid_in_the_order(tmp_path: Path) -> None:
-    job = job_of(jsonl(tmp_path), "data.curriculum.by=score")
-    sequences, sampler = build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)
-    row = [256]
-    for text in expected("score", False):
-        row += [*text.encode(), 256]
-    batch = sequences.batch_of(sampler.take(len(sequences)))
-    whole = [row[at : at + S] for at in range(0, len(row) - S, S + 1)]
-    assert batch.inputs.tolist() == whole
 
 
 @pytest.mark.parametrize("method", ["concatenate", "next_fit"])

@@ -12,6 +12,7 @@ from setpoint.plan.topology import Topology
 from setpoint.plan.traffic import Traffic, traffic
 from setpoint.plan.workload import Workload
 
+from ..support.cases import few
 from ..support.ranks import fork
 from ..train.small import small_job
 
@@ -90,7 +91,7 @@ GPU_JOBS: dict[str, tuple[str, ...]] = {
     "chunks, documents, float8": (*CHUNKS, ISOLATED, OPERATORS, *FLOAT8[1:]),
 }
 JOBS |= {name: (2, 1, (*ON_GPU, *flags)) for name, flags in GPU_JOBS.items()}
-QUICK = ("attention sinks", "chunks, documents, whole layers again", "matrices and sequences")
+QUICK = ("chunks, documents, whole layers again", "matrices and sequences")
 SMALL = 1024
 """Bytes of a row: sums of losses, norms and counts are one row in the arithmetic."""
 
@@ -104,9 +105,7 @@ def rows_of(rows: list[Traffic]) -> dict[tuple[str, str, int], tuple[int, int]]:
     }
 
 
-@pytest.mark.parametrize(
-    "name", [each if each in QUICK else pytest.param(each, marks=pytest.mark.slow) for each in JOBS]
-)
+@pytest.mark.parametrize("name", few(JOBS, QUICK))
 def test_a_rank_holds_and_sends_what_is_counted(tmp_path: Path, name: str) -> None:
     ranks, rank, flags = JOBS[name]
     fixed = WIDE[:-1] if "parallel.device=cuda" in flags else WIDE

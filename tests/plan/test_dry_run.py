@@ -16,6 +16,7 @@ from setpoint.plan.meter import few_layers
 from setpoint.train.config import Job
 
 from ..model.huggingface_families import family_job
+from ..support.cases import few
 from ..support.ranks import fork
 from ..train.small import small_job
 from .measured import measured_run
@@ -63,10 +64,7 @@ def job_of(folder: Path, name: str) -> Job:
     return small_job(folder, *flags, without=SIZES)
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.slow) if each != "alone"
-             else each for each in JOBS]
-)  # fmt: skip
+@pytest.mark.parametrize("name", few(JOBS, ["alone"]))
 def test_it_says_what_real_ranks_allocate_and_send(tmp_path: Path, name: str) -> None:
     ranks, job = JOBS[name][0], job_of(tmp_path, name)
 
@@ -100,7 +98,7 @@ def test_it_says_what_real_ranks_allocate_and_send(tmp_path: Path, name: str) ->
         assert planned["flops"] == measured["flops"]
 
 
-@pytest.mark.parametrize("kind", ["transformer", "mixtral"])
+@pytest.mark.parametrize("kind", few(["transformer", "mixtral"], ["transformer"]))
 def test_products_of_experts_are_counted(tmp_path: Path, kind: str) -> None:
     """Those of 24 more components: three matrices, forward and by both gradients."""
     counted: list[int] = []
@@ -134,10 +132,7 @@ EXTENDED: dict[str, tuple[str, ...]] = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(each, marks=pytest.mark.slow) if each != "alone"
-             else each for each in EXTENDED]
-)  # fmt: skip
+@pytest.mark.parametrize("name", few(EXTENDED, ["alone"]))
 def test_few_layers_and_micro_batches_say_what_all_take(tmp_path: Path, name: str) -> None:
     flags = (*WIDE, "model.layers=13", *EXTENDED[name], "parallel.device=cpu")
     if name in ("recomputed", "experts", "divided experts"):

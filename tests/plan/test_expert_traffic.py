@@ -13,6 +13,7 @@ from setpoint.plan.traffic import traffic
 from setpoint.plan.workload import Workload
 from setpoint.train.config import Job
 
+from ..support.cases import few
 from ..support.ranks import fork
 from ..train.small import small_job
 
@@ -75,10 +76,7 @@ def test_saved_exchanges_are_not_repeated(tmp_path: Path) -> None:
     assert [48 * each for each in found] == [528, 528, 336, 336]
 
 
-@pytest.mark.parametrize(
-    "name",
-    [each if each == "experts 2" else pytest.param(each, marks=pytest.mark.slow) for each in JOBS],
-)
+@pytest.mark.parametrize("name", few(JOBS, ["experts 2"]))
 def test_a_dry_run_sends_as_much(tmp_path: Path, name: str) -> None:
     from setpoint.plan.dry_run import dry_run
 

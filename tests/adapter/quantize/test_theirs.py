@@ -22,14 +22,13 @@ from setpoint.adapter.quantize.config import (
 )
 from setpoint.config import Caution, SetpointError, resolve
 from setpoint.infer.loaded_model import add_adapter
-from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
 from setpoint.model.pretrained.tensor_files import dense_tensors
 from setpoint.shapes.stored import Form, stored_weights
 from setpoint.train.rules.model_rules import base_problems, built_adapter_problems
 
-from ...model.pretrained.ours import change_config, rewrite
+from ...model.pretrained.ours import as_transformers, change_config, rewrite
 from ...model.pretrained.quantized_files import FORMATS, KEPT, fp8_squares, gpt_oss, quantize_files
 from ...model.pretrained.theirs import make
 from ...train.small import small_job
@@ -52,9 +51,7 @@ def qwen3_moe(folder: Path, form: str) -> Path:
 
 def started(folder: Path, quantize: Quantization | None) -> Any:
     """A model with an adapter, whose parameters are the same in all."""
-    section = resolve(
-        HuggingFaceConfig(config=str(folder), pretrained=str(folder), max_sequence_length=16)
-    )
+    section = as_transformers(folder)
     model: Any = section.build(vocab_size=20)
     start_from(section, model)
     add_adapter(resolve(LoRA(rank=2, quantize=quantize)), section, model)

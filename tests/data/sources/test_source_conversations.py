@@ -599,15 +599,3 @@ def test_the_templates_of_the_tokenizer(tmp_path: Path) -> None:
     assert documents(tmp_path, rows, tokenizer_in(folder))[0].record() != expected
     mine = documents(tmp_path, rows, tokenizer_in(folder), template="mine")[0].record()
     assert mine == expected
-
-
-@pytest.mark.parametrize("name", NAMED)
-def test_named_templates_find_their_answers(
-    tmp_path: Path, folders: dict[str, Path], name: str
-) -> None:
-    tokenizer = tokenizer_in(folders["byte_level"])
-    (found,) = documents(tmp_path, [TURNS], tokenizer, template=name)
-    assert found.tokens is not None and found.trained is not None
-    assert trained_text(found, tokenizer) == ("cdg" if name == "llama3" else "cd g")
-    ends = ("<|im_end|>", "<|eot_id|>", END)
-    assert found.tokens[found.trained][-1] in [tokenizer.chat.tokens[end] for end in ends]

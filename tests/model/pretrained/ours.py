@@ -8,7 +8,7 @@ import torch
 
 from setpoint.config import resolve
 from setpoint.model import save_pretrained
-from setpoint.model.config import TransformerConfig
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 
 SMALL: dict[str, Any] = {
@@ -32,6 +32,13 @@ def model(seed: int = 0, **fields: Any) -> Any:
             # Else norms and biases would be the same in all.
             parameter.add_(0.1 * torch.randn(parameter.shape))
     return built.eval()
+
+
+def as_transformers(folder: Path) -> Any:
+    """The section of a model of transformers that starts from the weights of a directory."""
+    return resolve(
+        HuggingFaceConfig(config=str(folder), pretrained=str(folder), max_sequence_length=16)
+    )
 
 
 def directory(folder: Path, max_shard_size: int = 10**9, **fields: Any) -> Path:

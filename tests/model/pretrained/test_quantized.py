@@ -17,7 +17,6 @@ from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import ExportTask
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
 from setpoint.model.build import skeleton
-from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import read_tensor
 from setpoint.model.pretrained.check_pretrained import check_directory, check_weights
@@ -32,7 +31,7 @@ from setpoint.train.run import train
 from ...infer.small import inference
 from ...support.forks import forked
 from ...train.small import assert_same_run, small_job
-from .ours import change_config, directory, rewrite
+from .ours import as_transformers, change_config, directory, rewrite
 from .quantized_files import FORMATS, KEPT, gpt_oss, quantize_files
 from .theirs import logits
 
@@ -75,9 +74,7 @@ def test_models_are_those_of_the_dense_weights(name: str, tmp_path: Path) -> Non
     for own, tensor in expected.state_dict().items():
         assert torch.equal(ours.state_dict()[own], tensor)
     assert config_from_pretrained(folder) == config_from_pretrained(plain)
-    config = resolve(
-        HuggingFaceConfig(config=str(folder), pretrained=str(folder), max_sequence_length=16)
-    )
+    config = as_transformers(folder)
     theirs: Any = config.build(vocab_size=20)
     start_from(config, theirs)
     state = theirs.model.state_dict()
@@ -155,12 +152,7 @@ def test_check_refuses_what_train_would(tmp_path: Path) -> None:
         with pytest.raises(SetpointError) as caught:
             load_pretrained(folder)
         assert said in str(caught.value)
-    theirs = resolve(
-        HuggingFaceConfig(
-            config=str(tmp_path / "weight"), pretrained=str(tmp_path / "weight"),
-            max_sequence_length=16,
-        )
-    )  # fmt: skip
+    theirs = as_transformers(tmp_path / "weight")
     assert not [*check_directory(theirs)]
     (found,) = check_weights(theirs)
     assert found.message == f"does not fit the model: 1 tensors are missing: {name}"
@@ -298,9 +290,7 @@ def test_a_transformer_of_ours_reads_files_of_gpt_oss(tmp_path: Path) -> None:
         plain, dtype=torch.float32, attn_implementation="eager"
     )
     torch.testing.assert_close(logits(ours), logits(theirs), rtol=1e-5, atol=1e-5)
-    section = resolve(
-        HuggingFaceConfig(config=str(folder), pretrained=str(folder), max_sequence_length=16)
-    )
+    section = as_transformers(folder)
     model: Any = section.build(vocab_size=20)
     start_from(section, model)
     for name, tensor in theirs.state_dict().items():
