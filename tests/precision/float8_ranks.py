@@ -26,8 +26,8 @@ from ..support.ranks import fork_group
 from ..train.small import small_job
 
 COMMON = (
-    "duration=2 steps", "model.layers=2", "model.dim=128", "model.heads=4", "model.kv_heads=2",
-    "model.ffn_dim=128", "model.dropout=0", "evaluation=null", "batch.micro_size=1",
+    "duration=2 steps", "model.layers=2", "model.dim=64", "model.heads=4", "model.kv_heads=2",
+    "model.ffn_dim=64", "model.dropout=0", "evaluation=null", "batch.micro_size=1",
     "batch.accumulation=2", "batch.sequence_length=32", "precision.compute=bf16",
     "precision.float8.emulate=true", "checkpoint.save=false", "optimizer=sgd",
 )  # fmt: skip
