@@ -1,10 +1,6 @@
 """Run by train/test_background.py: ranks that save in the background."""
 
-import os
-import shutil
-import signal
 import sys
-import tempfile
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -153,43 +149,5 @@ def one_rank(rank: int, store: str) -> None:
             print(act.__name__)
 
 
-def killed(folder: Path) -> None:
-    """Kill a run whose thread is in the middle of a file, and let it go on."""
-    flags = ("duration=9 steps", "checkpoint.every=4 steps", "checkpoint.mode=async")
-    reader, writer = os.pipe()
-    child = os.fork()
-    if child == 0:
-        torch.set_num_threads(1)
-
-        def half(path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
-            if "step-00000008" not in str(path) or path.name != "optimizer.safetensors":
-                return atomic.write_file(path, chunks)
-            path.write_bytes(b"".join(chunks)[:100])
-            os.write(writer, b"x")
-            signal.pause()
-            raise AssertionError
-
-        staging.write_file = half
-        train(small_job(folder / "job", *flags), directory=folder / "run")
-        os._exit(1)
-    assert os.read(reader, 1) == b"x"
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
-    root = folder / "run" / "checkpoints"
-    assert list(list_checkpoints(root)) == [4] and len(unfinished(root)) == 1
-    verify_directory(list_checkpoints(root)[4])
-    torch.set_num_threads(1)
-    outcome = train(small_job(folder / "job", *flags), directory=folder / "run")
-    assert outcome.started.step == 4 and not unfinished(root)
-    train(small_job(folder / "job", *flags), directory=folder / "oracle")
-    assert_same_run(folder / "run", folder / "oracle")
-    print(f"resumed at step {outcome.started.step}")
-
-
 if __name__ == "__main__":
-    if sys.argv[1:] == ["killed"]:
-        place = Path(tempfile.mkdtemp())
-        killed(place)
-        shutil.rmtree(place)
-        sys.exit()
     sys.exit(fork_group(one_rank, 2))

@@ -2,8 +2,7 @@
 
 Its arguments are a folder to train in, the number of ranks, `kill` or not, and flags of the job.
 With `kill` the last rank of the second group is killed in a step, and its group comes back while
-the first trains on. A run of one rank without groups is the oracle. torchft is the package, or its
-stand-in where it is not installed.
+the first trains on. A run of one rank without groups is the oracle.
 """
 
 import os
@@ -13,7 +12,6 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from importlib.util import find_spec
 from pathlib import Path
 
 import setpoint.train.run as running
@@ -22,7 +20,6 @@ from setpoint.train.verdict import StepResult
 
 from ..support.ranks import fork, group_of
 from ..train.small import small_job
-from . import torchft_stand_in
 
 LIGHTHOUSE = """
 from torchft.coordination import LighthouseServer
@@ -31,15 +28,11 @@ server = LighthouseServer(bind="[::]:0", min_replicas=1, join_timeout_ms=500)
 print(server.address(), flush=True)
 time.sleep(600)
 """
-INSTALLED = find_spec("torchft") is not None
 
 
 @contextmanager
 def lighthouse_address() -> Iterator[str]:
-    """That of torchft's server, or of a stand-in in this process."""
-    if not INSTALLED:
-        yield torchft_stand_in.Lighthouse().address
-        return
+    """The address of torchft's server, while it runs."""
     command = [sys.executable, "-c", LIGHTHOUSE]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
@@ -142,7 +135,5 @@ def main(folder: Path, ranks: int, kill: bool, *more: str) -> int:
 
 
 if __name__ == "__main__":
-    if not INSTALLED:
-        sys.modules["torchft"] = torchft_stand_in
     place, size, kill, *more = sys.argv[1:]
     sys.exit(main(Path(place), int(size), kill == "kill", *more))

@@ -1,6 +1,6 @@
 """Replica groups on gloo: one is killed, the other goes on, and it comes back.
 
-Runs of whole jobs take torchft's manager where it is installed (`make torchft`), else a stand-in.
+Runs of whole jobs need torchft: `make torchft`.
 """
 
 import os
@@ -64,6 +64,7 @@ EXPERTS = (
 )
 def test_groups_train_what_one_rank_does(flags: tuple[str, ...], tmp_path: Path) -> None:
     """Of the second group a rank is killed in a step, which the first one takes without it."""
+    pytest.importorskip("torchft")
     command = [sys.executable, "-m", "tests.parallel.replica_groups", str(tmp_path), *flags]
     done = subprocess.run(
         command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, capture_output=True,
