@@ -421,7 +421,3 @@ def test_two_ranks_save_in_the_background() -> None:
         "a_failed_write_ends_the_run_on_all_ranks",
         "too_little_memory_is_said_in_words_on_all_ranks",
     ]
-
-
-def test_killed_while_it_is_written() -> None:
-    assert "resumed at step 4" in forked("tests.parallel.background_ranks", "killed")

@@ -67,7 +67,8 @@ SHARED_FIELDS = {
     "ChunkedCrossEntropy": "ignore_index token_weights",
     "CheckpointedParts Operators": "every reentrant",
     "Int8 FP8 NVFP4 MXFP4": "exclude noise",
-    "Linear Polynomial Rex Wsd": "warmup warmup_from horizon horizon_share floor by",
+    "Linear Polynomial Rex Wsd InverseSqrt Piecewise Plateau": "warmup warmup_from horizon "
+    "horizon_share floor by",
 }
 RARELY = {
     f"{cls}.{field}"

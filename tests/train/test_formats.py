@@ -101,7 +101,7 @@ def looped(job: Job, components: Components) -> Loop:
 def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
     fields = ("params", "compute", "reduce", "master", "optimizer_state")
     stored, optional = ("fp32", "bf16"), ("null", "fp32", "bf16")
-    trained = 0
+    combinations = 0
     for params, compute, reduce, master, state in product(
         stored, ("fp32", "bf16", "fp16"), optional, ("null", "fp32"), optional
     ):
@@ -124,7 +124,9 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
         assert legal and kept, flags
         if reduce == params or state == held or params == master:
             continue  # what null means, too
-        trained += 1
+        combinations += 1
+        if optimizer not in ("adamw", "lion") and combinations % 3 != 1:
+            continue  # one implementation keeps the formats of all optimizers
         components = build_components(job)
         start = [p.detach().clone() for p in components.model.parameters()]
         with watched(components) as (products, added):
@@ -142,7 +144,7 @@ def test_formats_are_what_they_say(optimizer: str, tmp_path: Path) -> None:
         assert states == {DTYPES[held if state == "null" else state]}, flags
         assert not all(map(torch.equal, start, components.model.parameters())), flags
         assert all(p.isfinite().all() for p in components.model.parameters())
-    assert trained == {"lion": 16, "muon": 16, "anyprecision": 16}.get(optimizer, 8)
+    assert combinations == (16 if optimizer in ("lion", "muon", "anyprecision") else 8)
 
 
 def summed(folder: Path, accumulation: int, *flags: str, rounded: bool = False) -> Tensor:

@@ -193,7 +193,7 @@ ROWS: dict[str, Row] = {
        for field in SHARED},
     "FrozenSpan.pattern": (f"{SPAN}.pattern=norm", learned, (SPANS,)),
     "FrozenSpan.start": (f"{SPAN}.start=1", learned, (SPANS,)),
-    "FrozenSpan.stop": (f"{SPAN}.stop=3", learned, (SPANS,)),
+    "FrozenSpan.stop": (f"{SPAN}.stop=1", learned, (SPANS,)),
     "Group.pattern": (f"{GROUP}.pattern=norm", learned, (GROUPS,)),
     "Group.lr_multiplier": (f"{GROUP}.lr_multiplier=2", learned, (GROUPS,)),
     "Group.weight_decay_multiplier": (f"{GROUP}.weight_decay_multiplier=9", learned, (GROUPS,)),

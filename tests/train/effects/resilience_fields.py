@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 import torch
+from torch.profiler import record_function
 
 from setpoint.config import RunError
 from setpoint.ops.heartbeat import read_heartbeats
 from setpoint.ops.rank_health import GpuHealthCallback
 from setpoint.ops.slow_steps import StragglersCallback
-from setpoint.profile.profiler import StepProfiler
+from setpoint.profile.profiler import Cycle, StepProfiler
 from setpoint.resilience.limits import END_OF_JOB, SessionLimits, watch_limits
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.jsonl import NoEvents
@@ -153,24 +154,33 @@ HEALTH = ("resilience.gpu_health.every=2 steps",)
 HOT = "its temperature is 85 C, and 80 C is hot"
 
 
+def cycles_of(job: Job) -> list[tuple[Cycle, list[dict[str, Any]]]]:
+    """The cycles of four steps of one matrix product, with the events of their traces."""
+    cycles: list[Cycle] = []
+    assert job.profiling is not None
+    profiler = StepProfiler(job.profiling, Path(job.workspace), torch.device("cpu"), cycles.append)
+    profiler.start(0)
+    for step in range(1, 5):
+        with record_function(f"step {step}"):
+            torch.mm(torch.ones(8, 16), torch.ones(16, 4))
+        profiler.after_step(step)
+    profiler.close()
+    return [(cycle, read_trace(cycle.trace)) for cycle in cycles if cycle.trace is not None]
+
+
 def profiled(job: Job) -> list[list[str]]:
-    """The steps in the traces of a run."""
-    run = train(job).directory
-    files = sorted((run / "traces").rglob("*.json.gz"))
-    return [[s for s in spans(read_trace(f)) if s.startswith("step")] for f in files]
+    """The steps in each trace."""
+    return [spans(events) for _, events in cycles_of(job)]
 
 
 def recorded(job: Job) -> tuple[bool, ...]:
     """True for each of shapes, allocations, stacks and FLOPs in a trace."""
-    run = train(job).directory
-    (file,) = (run / "traces").rglob("*.json.gz")
-    (table,) = (run / "traces").rglob("*.txt")
-    found = read_trace(file)
+    ((cycle, found),) = cycles_of(job)
     return (
         any("Input Dims" in event.get("args", {}) for event in found),
         any(event["ph"] == "C" for event in found),
         any(event.get("cat") == "python_function" for event in found),
-        "GFLOP" in table.read_text(),
+        "GFLOP" in cycle.table,
     )
 
 
@@ -329,7 +339,7 @@ ROWS: dict[str, Row] = {
         [(0, []), (3, [])]),
     "GpuHealthCheck.max_temperature": ("resilience.gpu_health.max_temperature=80", looked, HEALTH,
         [(0, [HOT]), (2, []), (4, [])]),
-    "Job.profiling": ("profiling.active=1", profiled, (), [["step 3"]]),
+    "Job.profiling": ("profiling.active=1", placed, (), None),
     "Profiling.skip": ("profiling.skip=2", profiled, ONE, [["step 3"]]),
     "Profiling.wait": ("profiling.wait=1", profiled, ONE, [["step 2"]]),
     "Profiling.warmup": ("profiling.warmup=3", profiled, ONE, [["step 4"]]),

@@ -2,7 +2,7 @@
 
 import functools
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -104,16 +104,18 @@ def may_say_what_holds(
     return tried
 
 
-def held(section: Config, field: str, holds: tuple[object, ...]) -> Iterator[str]:
+def held(section: Config, field: str, holds: tuple[object, ...]) -> list[str]:
     """The values to give, as texts: the default, null, and what the rule says."""
     info = type(section).__setpoint__.fields[field]
     default = () if info.required or info.derived else (info.initial(),)
+    texts: list[str] = []
     for value in (*default, None, *holds):
         try:
             info.read(value, Origin(PROGRAM))
         except Invalid:
             continue
-        yield value if isinstance(value, str) else json.dumps(value, default=plain)
+        texts.append(value if isinstance(value, str) else json.dumps(value, default=plain))
+    return list(dict.fromkeys(texts))
 
 
 def plain(value: Any) -> Any:
