@@ -79,6 +79,8 @@ def test_batch_data_and_precision(tmp_path: Path) -> None:
     source = "hf://datasets/tatsu-lab/alpaca@~parquet/default/train/*.parquet"
     assert list(getattr(job.data.sources[0], "paths", ())) == [source]
     assert recognize(str(tmp_path / "job.yml")) == "axolotl"
+    assert read(tmp_path, "evals_per_epoch: 4\nsequnce_len: 3\n").problems
+    assert recognize(str(tmp_path / "job.yml")) == "axolotl"  # one key of many is misspelt
 
 
 def test_adapters(tmp_path: Path) -> None:

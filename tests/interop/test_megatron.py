@@ -247,6 +247,7 @@ def test_lists_and_overrides_of_its_tests(tmp_path: Path) -> None:
         "--recompute-granularity: selective", '--recompute-modules: "[mlp moe_act]"',
         "--data-cache-path: ${CACHE}")]  # fmt: skip
     path.write_text("MODEL_ARGS:\n" + "\n".join(lines))
+    assert recognize(str(path)) == "megatron"
     document = read_foreign("megatron", str(path), ["--lr", "2e-3"])
     assert document.data["optimizer"]["lr"] == 2e-3
     assert document.data["memory"]["activation_checkpointing"]["parts"] == ["feed_forward"]
@@ -384,6 +385,12 @@ def test_commands_within_commands() -> None:
     assert script.program == "pretrain_gpt.py"
     assert words[:3] == ["--seq-length", "4096", "--num-workers"]
     assert words[3].startswith("$(rdma") and words[4] == "--save" and words[-1] == "--bf16"
+
+
+def test_paths_from_the_current_directory(tmp_path: Path) -> None:
+    text = PLAIN.replace("--data-path tokens", "--data-path ${PWD}/data/tokens")
+    data = read(tmp_path, text=text).data["data"]
+    assert data["sources"][0]["paths"] == ["./data/tokens.bin"]
 
 
 def test_placeholders_are_values_given_at_the_start() -> None:

@@ -141,6 +141,7 @@ class Dialect:
     Arguments:
         release: the release whose defaults are written out.
         signature: keys of which every file has at least one, and files of other systems have none.
+        spell: spells the name of a key as in `keys`.
         prefixes: other names of keys, or their prefixes if they end in a dot or underscore, with
             their replacements.
         refused: files that are not training jobs, recognized by a key that only they have, with the
@@ -160,6 +161,7 @@ class Dialect:
     keys: Mapping[str, Key]
     signature: Sequence[str]
     complete: Callable[[Conversion], None]
+    spell: Callable[[str], str] = str
     prefixes: Mapping[str, str] = field(default_factory=dict[str, str])
     refused: Mapping[str, str] = field(default_factory=dict[str, str])
     prepare: Callable[[Conversion], None] | None = None
@@ -173,6 +175,7 @@ class Dialect:
 
     def key_of(self, name: str) -> str:
         """The key for a name in a file, which may be an alias."""
+        name = self.spell(name)
         for prefix, replacement in self.prefixes.items():
             if name == prefix or (prefix.endswith((".", "_")) and name.startswith(prefix)):
                 return replacement + name.removeprefix(prefix)
@@ -769,19 +772,16 @@ def split_dialect(source: str) -> tuple[str, str] | None:
 
 
 def recognize(path: str) -> str | None:
-    """The dialect of a file, detected from its keys; None if ambiguous or Setpoint's own."""
+    """The dialect of a file that has nine of ten keys from it; None for other files."""
     plain = None if path.endswith(SUFFIXES["megatron"]) else read_file(path)
     for name in DIALECTS if plain else SUFFIXES:
         dialect = dialect_named(name)
-        document = plain or dialect.read(path)
+        document = plain if plain and dialect.read is read_file else dialect.read(path)
         keys = [key for key, _, _ in _leaves(document.data, dialect)]
-        known = {
-            *dialect.keys,
-            *dialect.refused,
-            *(("module", "config", "program") if dialect.presets else ()),
-        }
-        is_known = all(key in known or dialect.family_of(key) for key in keys)
-        if keys and is_known and any(key in keys for key in dialect.signature):
+        command = ("module", "config", "program") if dialect.presets else ()
+        known = {*dialect.keys, *dialect.refused, *command}
+        unknown = [key for key in keys if not (key in known or dialect.family_of(key))]
+        if len(unknown) <= len(keys) / 10 and any(key in keys for key in dialect.signature):
             return name
     return None
 

@@ -20,7 +20,7 @@ from setpoint.config import FileDocument
 from setpoint.config.files.file_document import MIB, names_file
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import Conversion, Dialect, phases_of
-from setpoint.interop.megatron_arguments import ENCODERS, FAMILIES, KEYS, LISTS, argument_of
+from setpoint.interop.megatron_arguments import CORE, ENCODERS, FAMILIES, KEYS, LISTS, argument_of
 from setpoint.interop.megatron_model import convert_model
 from setpoint.interop.shell_script import number_of, read_arguments
 
@@ -57,7 +57,7 @@ def _prepare(c: Conversion) -> None:
         c.refuse("program", "is not a pretraining of a decoder such as pretrain_gpt.py")
         return
     for name, value in [*c.values.items()]:
-        plain, value = argument_of(name.removeprefix("MODEL_ARGS."), value)
+        plain, value = argument_of(name, value)
         if value is None:
             del c.values[name]  # not given
         elif plain != name:
@@ -610,14 +610,21 @@ def _read(path: str) -> FileDocument:
     return read_arguments(path, LISTS.split(), flags)
 
 
+def _spell(name: str) -> str:
+    """The name of an argument for a key of YAML, such as `MODEL_ARGS.--num-layers`."""
+    section, _, last = name.rpartition(".")
+    is_argument = section in ("", "MODEL_ARGS", "language_model", "model_parallel")
+    return last.replace("_", "-").lstrip("-") if is_argument else name
+
+
 DIALECT = Dialect(
     name="Megatron-LM",
     release="core 0.15",
     keys=KEYS,
     signature=("tensor-model-parallel-size", "micro-batch-size", "num-attention-heads"),
     complete=_complete,
-    prefixes={"MODEL_ARGS.": "", "language_model.": "", "model_parallel.": "",
-              "persistent-save-interval": "save-interval", "batch-size": "micro-batch-size",
+    spell=_spell,
+    prefixes={**CORE, "persistent-save-interval": "save-interval", "batch-size": "micro-batch-size",
               "model-parallel-size": "tensor-model-parallel-size",
               "patch-tokenizer-type": "tokenizer-type", "warmup": "lr-warmup-fraction",
               "muon-nesterov": "muon-use-nesterov"},

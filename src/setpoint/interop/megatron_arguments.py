@@ -122,12 +122,10 @@ CORE = {
 
 
 def argument_of(name: str, value: object) -> tuple[str, object]:
-    """The argument for a name in a file; `--no-NAME` or `--disable-NAME` may switch it off."""
-    plain = name.removeprefix("--").replace("_", "-").removeprefix("-")
-    plain = CORE.get(plain, plain)
-    off = (f"{word}-{plain.removeprefix('add-')}" for word in ("no", "disable"))
-    if plain in KEYS or not isinstance(value, bool):
-        return plain, value
+    """The argument with a value; `--no-NAME` or `--disable-NAME` may switch it off."""
+    off = (f"{word}-{name.removeprefix('add-')}" for word in ("no", "disable"))
+    if name in KEYS or not isinstance(value, bool):
+        return name, value
     if (opposite := next((key for key in off if key in KEYS), None)) is None:
-        return plain, value
+        return name, value
     return opposite, not value

@@ -65,7 +65,7 @@ class Script:
 
     def __init__(self, name: str, text: str, limit: int = MIB) -> None:
         self.name, self.text, self.limit = name, text, limit
-        self.variables: dict[str, list[Word]] = {}
+        self.variables: dict[str, list[Word]] = {"PWD": [(".", 0)]}
         self.arguments: list[Word] = []
         self.program = ""
         """The Python file or module that has the arguments."""

@@ -164,10 +164,11 @@ def _replica_groups(c: Conversion) -> int:
 
 def _ranks(c: Conversion) -> None:
     """Loss parallelism with tensor parallelism, and the pipeline schedule."""
+    divides_sequences = c.value(key := "parallelism.enable_sequence_parallel")
     if c.number("parallelism.tensor_parallel_degree") > 1:
         loss = not c.value("parallelism.disable_loss_parallel")
         c.set("parallel.loss_parallel", loss, "parallelism.disable_loss_parallel")
-        if not c.value(key := "parallelism.enable_sequence_parallel"):
+        if not divides_sequences:
             c.set("parallel.sequence_parallel", False, key)
     if c.number("parallelism.pipeline_parallel_degree") > 1:
         c.pipeline("parallelism.pipeline_parallel_schedule")
