@@ -49,8 +49,8 @@ def stepped(folder: Path, *flags: str) -> tuple[Components, float]:
 
 
 def test_a_quantized_base_learns_what_a_dense_one_does(tmp_path: Path) -> None:
-    _, dense = stepped(tmp_path, LORA, "duration=30 steps")
-    _, found = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=30 steps")
+    _, dense = stepped(tmp_path, LORA, "duration=12 steps")
+    _, found = stepped(tmp_path, QUANTIZED.format("nf4", 16), "duration=12 steps")
     assert found == pytest.approx(dense, rel=0.02)
     assert dense < 4.5  # from 5.7
 
