@@ -56,25 +56,9 @@ def used(cli: CommandLine, source: str, folder: str) -> dict[str, Any]:
     return {"written": written, "scores": scores, "names": names}
 
 
-def test_without_the_data(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
-    run = train(cli, JOB)
-    cli.file("other.txt", "the note number 21; " * 20)
-    expected = used(cli, run, "exported")
-    checkpoint = shutil.copytree(f"{run}/checkpoints/step-00000003", cli.folder / "alone")
-    assert used(cli, "alone", "exported-again") == expected
-    elsewhere = cli.folder / "elsewhere"
-    elsewhere.mkdir()
-    monkeypatch.chdir(elsewhere)
-    (elsewhere / "other.txt").write_text("the note number 21; " * 20)
-    assert cli.ok(f"generate {checkpoint} --prompt 'the ' --max-tokens 4 --temperature 0")
-    assert cli.ok(f"evaluate {run} --text other.txt")
-    # The held-out text is gone as well.
-    for command in (f"evaluate {run}", f"evaluate {checkpoint} --side train"):
-        text = cli.refused(command)
-        assert "notes/*.md' matches no file" in text and "--text FILE" in text
-
-
-def test_without_the_tokenizer(cli: CommandLine) -> None:
+def test_without_the_data_and_the_tokenizer(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     byte_level(cli.folder / "tokens")
     (cli.folder / "tokens" / "chat_template.jinja").write_text("{{ messages }}")
     run = train(cli, JOB + TOKENIZER)
@@ -83,15 +67,23 @@ def test_without_the_tokenizer(cli: CommandLine) -> None:
     assert {"tokenizer.json", "tokenizer_config.json", "chat_template.jinja"} <= {
         *expected["names"]
     }
-    shutil.copytree(f"{run}/checkpoints/step-00000003", cli.folder / "alone")
+    checkpoint = shutil.copytree(f"{run}/checkpoints/step-00000003", cli.folder / "alone")
     shutil.rmtree(cli.folder / "tokens")
     assert used(cli, "alone", "exported-again") == expected
     cli.file("generate.toml", '[weights]\npath = "alone"\n[generation]\nprompts = ["the "]\n')
     assert "ok" in cli.ok("check generate.toml")
+    elsewhere = cli.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    assert cli.ok(f"generate {checkpoint} --prompt 'the ' --max-tokens 4 --temperature 0")
+    # The held-out text is gone as well.
+    for command in (f"evaluate {run}", f"evaluate {checkpoint} --side train"):
+        text = cli.refused(command)
+        assert "notes/*.md' matches no file" in text and "--text FILE" in text
     # What is wrong with a file that the checkpoint keeps is said of that.
     file = cli.folder / "alone" / "tokenizer.json"
     file.write_bytes(file.read_bytes()[:-1] + b" ")
-    assert "tokenizer.json has the BLAKE3" in cli("generate alone --prompt a").err
+    assert "tokenizer.json has the BLAKE3" in cli(f"generate {checkpoint} --prompt a").err
 
 
 def pretrained(folder: Path) -> Path:

@@ -1,11 +1,9 @@
 import shlex
-import sys
 from collections.abc import Callable
 
 import pytest
 
-from setpoint.cli.options import Arguments, Command, Option
-from setpoint.config import SetpointError
+from setpoint.cli.options import Command, Option
 
 from ..support.snapshots import compare
 from .conftest import CommandLine
@@ -14,49 +12,7 @@ COMMAND = Command(
     "cook DISH [OVERRIDES]",
     Option("--salt GRAMS", "How much.", type=int),
     Option("--herb NAME", "Which.", True),
-    Option("--heat LEVEL", "How hot.", type=float, excludes="--raw"),
-    Option("--raw", "Leave it raw."),
-    Option("--oven top|base", "Which part.", requires="--heat"),
-    Option("--minutes all|N", "How long."),
 )
-
-
-@COMMAND
-def cook(arguments: Arguments) -> int:
-    """Cook.
-
-    DISH is what there is.
-
-    Examples:
-        setpoint cook soup  soup
-        setpoint cook 'pea soup' --salt 3   another one
-    """
-    return len(arguments.positional)
-
-
-def test_the_docstring_is_the_manual() -> None:
-    assert COMMAND.title == "setpoint cook"
-    assert COMMAND.description.startswith("Cook.\n\nDISH is what there is.\n\nSOURCE is ")
-    assert COMMAND.examples == [
-        ("setpoint cook soup", "soup"),
-        ("setpoint cook 'pea soup' --salt 3", "another one"),
-    ]
-
-
-@pytest.mark.parametrize(
-    ("usage", "counts"),
-    [("a", (0, 0)), ("a b X [Y] [OVERRIDES]", (1, 2)), ("a X...", (1, sys.maxsize))],
-)
-def test_the_usage_says_how_many_arguments_there_are(usage: str, counts: tuple[int, int]) -> None:
-    command = Command(usage)
-    assert (command.at_least, command.at_most) == counts
-
-
-def test_words_or_a_number() -> None:
-    assert COMMAND.parse(["soup", "--minutes", "all"]).value("--minutes") == "all"
-    assert COMMAND.parse(["soup", "--minutes", "12"]).integer("--minutes") == 12
-    with pytest.raises(SetpointError, match="--minutes is all or a number; got 'al'"):
-        COMMAND.parse(["soup", "--minutes", "al"])
 
 
 def test_options_and_overrides_are_told_apart() -> None:
@@ -68,38 +24,6 @@ def test_options_and_overrides_are_told_apart() -> None:
     assert parsed.integer("--salt") == 3
     assert parsed.value("--herb") == "mint"
     assert parsed.integer("--pepper") is None
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--salt 1.5", "--salt needs an int, got '1.5'"),
-        ("--salt -4", "--salt must be at least 1, got -4"),
-        (f"--salt {2**63}", f"--salt must be at most {2**63 - 1}, got {2**63}"),
-        ("--heat nan", "--heat "),
-        ("--heat -1", "--heat must be at least 0"),
-        ("--heat x", "--heat "),
-    ],
-)
-def test_numbers_out_of_range(words: str, message: str) -> None:
-    with pytest.raises(SetpointError) as caught:
-        COMMAND.parse(["soup", *words.split()])
-    assert str(caught.value).startswith(message)
-
-
-@pytest.mark.parametrize(
-    ("words", "message"),
-    [
-        ("--oven top", "--oven needs --heat LEVEL"),
-        ("--heat 2 --raw", "--heat and --raw contradict each other; give one"),
-        ("--heat 2 --oven tap", "--oven is one of top, base; got 'tap'. Did you mean top?"),
-    ],
-)
-def test_options_check_themselves(words: str, message: str) -> None:
-    with pytest.raises(SetpointError) as caught:
-        COMMAND.parse(["soup", *words.split()])
-    assert str(caught.value) == message
-    assert COMMAND.parse(["soup", "--heat", "2.5", "--oven", "top"]).number("--heat") == 2.5
 
 
 def test_underscores_are_hyphens_in_options(cli: CommandLine) -> None:

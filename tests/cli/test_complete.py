@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.cli.complete import at_cursor, sources
+from setpoint.cli.complete import sources
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS
 from setpoint.config.layers.presets import presets
@@ -100,24 +100,6 @@ def test_paths_and_kinds(cli: CommandLine) -> None:
     assert complete(cli, "list", "") == list(KINDS)
     assert complete(cli, "list", "fields", "model.head") == ["model.heads", "model.head_dim"]
     assert complete(cli, "completion", "") == ["bash", "zsh", "fish"]
-
-
-@pytest.mark.parametrize(
-    ("words", "expected"),
-    [
-        (["check", "ti"], (["check"], "ti", 0)),
-        (["check", "--a", "=", "b"], (["check"], "--a=b", 4)),
-        (["check", "--a", "="], (["check"], "--a=", 4)),
-        (["check", "--a", "=", ""], (["check"], "--a=", 4)),
-        (["check", "--a", "=", "b", "c"], (["check", "--a=b"], "c", 0)),
-        (["check", "--a=b"], (["check"], "--a=b", 0)),
-        ([""], ([], "", 0)),
-    ],
-)
-def test_words_that_bash_takes_apart(
-    words: list[str], expected: tuple[list[str], str, int]
-) -> None:
-    assert at_cursor(words, len(words) - 1) == expected
 
 
 def test_a_cursor_inside_the_line(cli: CommandLine) -> None:

@@ -51,21 +51,6 @@ def test_overrides_apply_to_the_second(cli: CommandLine) -> None:
     compare("cli/diff_overrides", answer.out)
 
 
-def test_for_machines(cli: CommandLine) -> None:
-    answer = cli("diff small.toml small.toml --optimizer.clip_norm inf --schedule constant --json")
-    assert answer.status == 1
-    found = {entry["path"]: entry for entry in json.loads(answer.out)}
-    assert found["optimizer.clip_norm"] == {
-        "path": "optimizer.clip_norm",
-        "role": "identity",
-        "left": 1.0,
-        "left_origin": "derived from optimizer.clip_value",
-        "right": "inf",
-        "right_origin": "command line --optimizer.clip_norm",
-    }
-    assert "right" not in found["schedule.floor"]
-
-
 def test_many_as_a_table(cli: CommandLine) -> None:
     first = record(cli.folder / "first", "small.toml", "--optimizer.lr=0.5", "--name=a")
     second = record(cli.folder / "second", "small.toml", "--schedule=constant")
@@ -77,20 +62,6 @@ def test_many_as_a_table(cli: CommandLine) -> None:
     assert wide.status == 1
     compare("cli/diff_many", f"{answer.out}\n{wide.out}")
     assert cli.ok("diff small.toml small.toml small.toml").startswith("no differences")
-
-
-def test_many_with_origins(cli: CommandLine) -> None:
-    record(cli.folder / "first", "small.toml", "--optimizer.lr=0.5")
-    answer = cli("diff small.toml first tiny --origins --role identity")
-    assert answer.status == 1
-    lines = answer.out.splitlines()
-    at = lines.index("optimizer.lr  (identity)")
-    assert [line.split()[:2] for line in lines[at + 1 : at + 4]] == [
-        ["small.toml", "0.01"],
-        ["first", "0.5"],
-        ["tiny", "0.003"],
-    ]
-    assert "command line --optimizer.lr" in lines[at + 2] and "preset tiny" in lines[at + 3]
 
 
 def test_many_for_machines(cli: CommandLine) -> None:

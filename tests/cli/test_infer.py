@@ -308,15 +308,6 @@ def test_generate_stops_and_needs_no_cache(cli: CommandLine, run: str) -> None:
     assert cli.ok(f"{line} --model.attention_backend eager") == whole
 
 
-def test_completion_offers_its_fields(cli: CommandLine) -> None:
-    offered = cli.ok("__complete 3 infer job.toml --generation.").split()
-    assert "--generation.top_k" in offered
-    assert cli.ok("__complete 3 infer job.toml --optimizer.").split() == []
-    assert set(cli.ok("__complete 4 infer job.toml --weights.dtype ''").split()) == {
-        "fp32", "bf16", "fp16",
-    }  # fmt: skip
-
-
 def test_a_variable_that_sounds_like_an_option_is_refused(
     cli: CommandLine, run: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -13,7 +13,7 @@ import pytest
 
 import setpoint
 from setpoint.cli.main import COMMANDS, command_of, guarded, joined, main
-from setpoint.cli.output import styled, table
+from setpoint.cli.output import styled
 from setpoint.config import SetpointError, compose, fingerprint
 from setpoint.train.config import Job
 
@@ -317,9 +317,3 @@ def test_colour(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], colour
         monkeypatch.setenv(name, value)
     assert (styled("x", "1", Terminal()) == "\033[1mx\033[0m") is coloured
     assert styled("x", "1", io.StringIO()) == "x"
-
-
-def test_columns_are_aligned_and_lines_end_with_text() -> None:
-    assert table([("a", "bbb"), ("cc", "")]) == "a   bbb\ncc"
-    assert table([("a", "b")], ["long", "x"]) == "long  x\na     b"
-    assert table([]) == ""

@@ -2,9 +2,6 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.cli.options import Arguments, Command, Option, refuse_misspelt_options
-from setpoint.config import Config, SetpointError, field
-
 from ..support.snapshots import compare
 from .conftest import CommandLine
 
@@ -54,18 +51,3 @@ def test_words_that_belong_elsewhere(cli: CommandLine, words: str, said: str) ->
     cli.file("a.txt", "a line of text\n" * 99)
     cli.file("b.txt", "a line of text\n" * 99)
     assert said in cli.refused(f"check tiny {words}")
-
-
-def test_a_misspelt_field_is_no_misspelt_option() -> None:
-    class Fabric(Config):
-        width: int = field(default=1)
-
-    command = Command("weave", Option("--with MODIFIER", "A modifier.", True))
-    for flag, refused in (("--wdith=4", False), ("--wiht=4", True)):
-        arguments = Arguments(command)
-        arguments.overrides = [flag]
-        try:
-            refuse_misspelt_options(arguments, Fabric)
-            assert not refused
-        except SetpointError as error:
-            assert refused and "Did you mean --with?" in str(error)

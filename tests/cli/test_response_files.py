@@ -116,9 +116,3 @@ def test_what_cannot_be_read(folder: Path) -> None:
     )
     assert refusal("@") == "'@' names no file; expected @FILE"
     assert refusal("@.").endswith("this is a directory")
-
-
-def test_many_files_are_bounded_together(folder: Path) -> None:
-    (folder / "large.txt").write_text("a" * 200_000)
-    (folder / "many.txt").write_text("@large.txt " * 6)
-    assert refusal("@many.txt").endswith("of more than 1048576 bytes in all are not read")

@@ -269,25 +269,6 @@ def test_a_wrong_bool_is_a_value_of_its_flag_wherever_it_stands(
     assert "Valid: true, false" in error and "preset" not in error
 
 
-@pytest.mark.parametrize(
-    ("line", "values"),
-    [
-        ("--a f.toml", (True, False)),
-        ("--a false", (False, True)),
-        ("--a", (True, True)),
-    ],
-)
-def test_a_source_may_stand_behind_a_switch(
-    line: str, values: tuple[bool, bool], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "f.toml").write_text("other = false\n")
-    monkeypatch.chdir(tmp_path)
-    seen: list[tuple[bool, bool]] = []
-    with pytest.raises(SystemExit):
-        run(Switches, lambda config: seen.append((config.a, config.other)), shlex.split(line))
-    assert seen == [values]
-
-
 def test_hints_name_the_script(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -145,7 +145,7 @@ def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
     cli.file("val.txt", "a line of text\n" * 20)
     validation = '[[data.validation]]\ntype = "text"\npaths = ["val.txt"]\n'
     cli.file("own.toml", SMALL.replace("held_out = 0.2\n", "") + validation)
-    quiet = "--tracking.progress none"
+    quiet = "--tracking.progress none --duration '2 steps'"
     shown = cli.ok(f"train own.toml --name own {quiet}")
     assert "held-out loss" in shown
     (run,) = (cli.folder / "runs").glob("own-*")
@@ -158,7 +158,7 @@ def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
     none = f"train small.toml --name none --data.held_out 0 --evaluation null {quiet}"
     assert "held-out" not in cli.ok(none)
     (run,) = (cli.folder / "runs").glob("none-*")
-    assert "finished at step 10" in cli.ok(f"train {run} --tracking.progress lines")
+    assert "finished at step 2" in cli.ok(f"train {run} --tracking.progress lines")
     assert "the data holds nothing out" in cli.refused(f"evaluate {run}")
     assert cli.ok(f"evaluate {run} --side train")
 

@@ -1,31 +1,8 @@
 import json
 import re
 
-import pytest
-
 from ..support.snapshots import compare
 from .conftest import CommandLine
-
-
-def test_every_layer_that_touched_a_value(
-    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cli.file("base.yaml", "optimizer:\n  lr: 0.03\n")
-    cli.file("top.toml", 'extends = "base.yaml"\n\n[optimizer]\n  lr = 0.04\n')
-    monkeypatch.setenv("SETPOINT__OPTIMIZER__LR", "0.05")
-    line = "why optimizer.lr own:small --file top.toml --optimizer.lr 0.06 optimizer.lr=0.07"
-    text = cli.ok(line)
-    compare("cli/why_every_layer", text)
-    values = re.findall(r"^  [ >] ([\d.]+)", text, re.MULTILINE)
-    assert values == ["0.02", "0.03", "0.04", "0.05", "0.06", "0.07"]
-    winners = [part for part in text.splitlines() if part.startswith("  >")]
-    assert winners == ["  > 0.07  command line optimizer.lr"]
-    # The places, against the files as they are.
-    own = (cli.folder / "own.py").read_text().splitlines()
-    at = next(number for number, part in enumerate(own, 1) if "lr=0.02" in part)
-    assert f"(own.py:{at})" in text
-    assert "base.yaml:2:3" in text
-    assert "top.toml:4:3" in text
 
 
 def test_a_preset_and_a_modifier(cli: CommandLine) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import numpy
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from ruamel.yaml import YAML
 
@@ -70,7 +70,6 @@ READERS: dict[str, Callable] = {
 
 @pytest.mark.parametrize("format", WRITERS)
 def test_every_reader_reads_it_back(format):
-    @settings(max_examples=50)
     @given(DATA, st.data())
     def run(data, draw):
         known = list(paths(data))
