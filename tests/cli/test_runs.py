@@ -53,6 +53,8 @@ def test_lists_filters_and_sorts(cli: CommandLine) -> None:
         == "exp/tiny-1,1.0"
     )
     assert cli.ok("runs list --where 'seed = 5'") == "no runs\n"
+    twice = cli.ok("runs list runs/exp runs --csv --column run").splitlines()[1:]
+    assert set(twice) == {f"runs/exp/tiny-{number}" for number in (1, 2, 3)}
 
 
 def test_a_place_without_runs(

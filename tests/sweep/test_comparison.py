@@ -101,6 +101,9 @@ def test_a_folder_of_a_sweep_stands_for_its_points(tmp_path: Path) -> None:
     found = entries([str(tmp_path / "sweep")], notes)
     assert [each.label for each in found] == ["seed=1"]
     assert len(notes) == 1 and notes[0].startswith("seed=2: not started yet (")
+    assert [each.label for each in entries([str(tmp_path / "sweep" / "sweep.json")], [])] == [
+        "seed=1"
+    ]
     # Moved with all that is in it.
     (tmp_path / "sweep").rename(tmp_path / "moved")
     assert [each.label for each in entries([str(tmp_path / "moved")], [])] == ["seed=1"]

@@ -77,6 +77,11 @@ def test_a_stopped_run_is_said_to_go_on(tmp_path: Path) -> None:
     assert lines[-1] == "saved at step 2; the same command resumes there"
 
 
+def test_a_stop_after_a_step_names_the_option_to_leave_out(tmp_path: Path) -> None:
+    run = train(small_job(tmp_path, "duration=2 steps"), until=1)
+    assert summary(run)[-1] == "saved at step 1; the same command without --until resumes there"
+
+
 def test_a_run_of_a_drawn_seed_resumes_by_its_directory(tmp_path: Path) -> None:
     """The same command would draw another seed, and so begin another run."""
     draft = small_job(tmp_path, "duration=2 steps", "seed=null").evolve()

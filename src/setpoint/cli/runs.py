@@ -85,6 +85,9 @@ def runs_list(arguments: Arguments) -> int:
     folders = [Path(folder) for folder in arguments.positional or ["runs"]]
     is_new = folders == [Path("runs")] and not folders[0].exists()  # nothing was trained here yet
     runs = [] if is_new else [run for folder in folders for run in indexed(folder)]
+    if len(folders) > 1:
+        for run in runs:
+            run.facts["run"] = run.path.as_posix()
     notes = [f"{run.facts['run']}: {text}" for run in runs for text in run.problems]
     if not runs:
         places = ", ".join(str(folder.absolute()) for folder in folders)

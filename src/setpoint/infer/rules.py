@@ -194,7 +194,7 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
         shown = ", ".join(spelled[:3]) + (" ..." if len(spelled) > 3 else "")
         yield Caution(
             CONTROLS_AS_TEXT,
-            "generation",
+            "generation.prompts" if section.prompts else "generation.prompts_file",
             f"the prompt spells the control token{'s' * (len(spelled) > 1)} {shown}, which the "
             f"model reads as plain text",
             hint="For a conversation use chat (`setpoint generate --chat`); "

@@ -7,6 +7,7 @@ padded to the longest of a batch, and longer ones are truncated.
 
 from __future__ import annotations
 
+import os
 from typing import Any, cast
 
 from setpoint.interop.dialect import Conversion, Key, alike, keys_of
@@ -174,7 +175,9 @@ def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, Any]:
         paths = [f"hf://datasets/{name}@~parquet/{config or 'default'}/{split}/*.parquet"]
         if str(name).startswith(("/", ".", "~")):
             paths = [str(name)]
-            c.report("needs a decision", key, f"all files of {name} are read, not {split} alone")
+            if not os.path.isfile(str(name)):
+                text = f"all files of {name} are read, not {split} alone"
+                c.report("needs a decision", key, text)
         only = c.value("assistant_only_loss")
         source = {"type": "conversations", "paths": paths, "loss_on": "answers" if only else "all",
                   "template": _template(c)}  # fmt: skip

@@ -78,6 +78,8 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
     path = Path(word)
     if not can_be_path(word):
         raise SetpointError(f"{for_error(word)}: not a valid file name")
+    if path.name == SWEEP_FILE and path.is_file():  # of runs/sweep-tiny/*
+        path = path.parent
     if (path / SWEEP_FILE).is_file():
         for point in read_record_of(path):
             # The folder may have been moved or copied with its contents.

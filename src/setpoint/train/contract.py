@@ -178,8 +178,11 @@ def describe_data(side: Mapping[str, Any], what: str = "documents") -> str:
     Arguments:
         side: an entry of `Accepted.data`.
     """
-    counts = [f"{len(side[kind])} {kind}" for kind in CHANGES if side[kind]]
-    names = [f"{name} ({kind})" for kind in CHANGES for name in side[kind]]
+    kinds = [kind for kind in CHANGES if side[kind]]
+    names = [
+        name if len(kinds) == 1 else f"{name} ({kind})" for kind in kinds for name in side[kind]
+    ]
+    counts = [f"{len(side[kind])} {kind}" for kind in kinds]
     shown = ", ".join(names[:5]) + (f", and {len(names) - 5} more" if len(names) > 5 else "")
     return f"{what} of {side['side']}: {', '.join(counts) or 'other tokens'}" + (
         f": {shown}" if names else ""

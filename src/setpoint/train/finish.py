@@ -23,7 +23,7 @@ from setpoint.track.redact import declared_secrets, without_values
 from setpoint.train.engine import explain_oom
 from setpoint.train.evaluation.scores import eval_slice, scores_in
 from setpoint.train.loop import Loop
-from setpoint.train.run_status import command_again, goodput_of, stop_message
+from setpoint.train.run_status import THE_SAME, command_again, goodput_of, stop_message
 from setpoint.train.session import Run
 from setpoint.train.verdict import skipped_metrics
 
@@ -188,6 +188,8 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     print_table(f"{job.name}: {run.directory}", rows, stream=stream)
     if run.status:
         again = command_again(job, run.directory)
+        if run.loop is not None and run.loop.is_at_limit and again == THE_SAME:
+            again = f"{THE_SAME} without --until"
         root, keeps = run.directory / "checkpoints", job.checkpoint.save
         left = stop_message(root, before.step, again, keeps)
         print(left, file=stream, flush=True)

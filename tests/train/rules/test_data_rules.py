@@ -93,8 +93,8 @@ def test_answers_that_nothing_ends_are_a_caution(tmp_path: Path) -> None:
 
     missing = tmp_path / "missing.jinja"
     missing.write_text(loop % "'<|speaker|>' + eos_token")
-    assert "control-tokens-as-text" in codes(missing)
-    assert "control-tokens-as-text" not in codes(ended)
+    assert "template-markers-as-text" in codes(missing)
+    assert "template-markers-as-text" not in codes(ended)
     assert "no-stop-token" in codes(endless)
     assert "no-stop-token" not in codes(ended)
     assert "no-stop-token" not in codes(endless, "validation")

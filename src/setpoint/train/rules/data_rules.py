@@ -232,7 +232,7 @@ def leaves_out(job: Job) -> str | None:
     when=lambda job: any(sources_of(job, Conversations)),
     cautions={
         "no-stop-token": "answers end without a control token that training could learn",
-        "control-tokens-as-text": "a template's control tokens that the tokenizer does not have",
+        "template-markers-as-text": "a template's control tokens that the tokenizer does not have",
     },
 )
 def template_problems(job: Job) -> Iterator[Problem]:
@@ -257,7 +257,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
                 )
             if template.as_text and source.template is not None:
                 yield Caution(
-                    "control-tokens-as-text",
+                    "template-markers-as-text",
                     f"{path}.template",
                     f"{', '.join(template.as_text)} are no tokens of {facts.title}, so they are "
                     "read as text, in several tokens each",
