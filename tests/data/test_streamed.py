@@ -264,14 +264,14 @@ def test_ranks_tokenize_parts_of_what_they_all_read(
     ranks: int, method: Any, tmp_path: Path
 ) -> None:
     """In the order of the files each document is tokenized once, and rows are those of one rank."""
-    texts = [f"row {n} " + "words " * (n % 9) + "x" * 3000 * (n % 97 == 3) for n in range(3000)]
+    texts = [f"row {n} " + "words " * (n % 9) + "x" * 3000 * (n % 97 == 3) for n in range(1500)]
     (tmp_path / "a.jsonl").write_text("".join(json.dumps({"text": t}) + "\n" for t in texts))
     encoded: list[int] = []
 
     class Counting(ByteTokenizer):
         def encode(self, data: bytes) -> Any:
-            if b"row 2222 " in data and broken:
-                raise SetpointError("row 2222 is not to be had")
+            if b"row 1400 " in data and broken:
+                raise SetpointError("row 1400 is not to be had")
             encoded.append(len(data))
             return super().encode(data)
 
@@ -296,14 +296,14 @@ def test_ranks_tokenize_parts_of_what_they_all_read(
         return [[r for b in made.take().batches for r in rows_of(b)] for _ in range(steps)]
 
     one = feed(0, 1, None)
-    first, state, rest = rows(one, 120), one.state_dict(), rows(one, 12)
+    first, state, rest = rows(one, 60), one.state_dict(), rows(one, 12)
     one.close()
     used = sum(len(row[0]) for row in chain(*first))
     encoded.clear()
 
     def train(rank: int, together: Any) -> Any:
         made = feed(rank, ranks, together)
-        before = rows(made, 120)
+        before = rows(made, 60)
         reached = made.state_dict()
         made.close()
         return before, reached
@@ -327,7 +327,7 @@ def test_ranks_tokenize_parts_of_what_they_all_read(
     for step, expected in enumerate(rest):
         assert expected == [r for m in range(16 // ranks) for f in found for r in [f[step][m]]]
     broken.append(True)
-    assert all("row 2222 is not" in message for message in Together(ranks).run(resumed))
+    assert all("row 1400 is not" in message for message in Together(ranks).run(resumed))
 
 
 def test_files_are_dealt_where_there_are_enough(tmp_path: Path) -> None:
