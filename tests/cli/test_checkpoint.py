@@ -296,7 +296,7 @@ def test_layouts(cli: CommandLine, parts_run: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("one", "--to is missing: one of whole, divided, huggingface"),
+        ("one", "--to whole|divided|huggingface is missing: Layout to write."),
         ("one --to wole", "got 'wole'. Did you mean whole?"),
         ("one --to divided", "--to divided needs --ranks N"),
         ("one --to whole --dtype bf16", "--dtype needs --to huggingface"),

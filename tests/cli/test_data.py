@@ -161,8 +161,8 @@ def test_a_tokenizer_is_trained_and_used(text: CommandLine) -> None:
 
 def test_what_tokenizer_train_refuses(text: CommandLine) -> None:
     train = f"tokenizer train {TEXT}"
-    assert "--vocab-size is missing" in text.refused(f"{train} -o made")
-    assert "--output is missing" in text.refused(f"{train} --vocab-size 300")
+    assert "--vocab-size N is missing" in text.refused(f"{train} -o made")
+    assert "--output DIR is missing" in text.refused(f"{train} --vocab-size 300")
     assert "Did you mean chatml?" in text.refused(
         f"{train} --vocab-size 300 -o made --template chatlm"
     )

@@ -154,7 +154,7 @@ def test_no_path_leads_out_of_the_revision(cli: CommandLine, git: Repository) ->
 
 def test_outside_of_a_repository(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     text = cli.refused("show HEAD:small.toml")
-    assert "the working folder lies in no git repository with a revision 'HEAD'" in text
+    assert "'HEAD' is neither a module nor a revision of a repository around" in text
     gone = cli.folder / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

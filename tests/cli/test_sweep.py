@@ -240,22 +240,13 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
     assert table.splitlines()[0].split()[:2] == ["run", "optimizer.lr"]
 
     ended = cli.ok(f"{line} --seed 1234,5")
-    assert re.search(r"lowest mean over seeds: lr=[13]e-3, [\d.]+ ± [\d.e-]+ of 2 runs", ended)
+    assert ended.endswith("compare runs/sweep-small --over seed shows the results\n")
     for order, column in (("val.loss", ""), ("evaluation.held_out_loss.std", ".std")):
         words = f"compare runs/sweep-small --over seed --sort {order} --json"
         means = json.loads(cli.ok(words))["runs"]
         assert [row["runs"] for row in means] == [2, 2]
         first, second = (row[f"evaluation.held_out_loss{column}"] for row in means)
         assert first < second
-
-    for point in record(cli)["points"]:
-        if point["name"] == "lr=1e-3,seed=5":
-            diverged = '{"kind": "evaluation", "step": 2, "held_out_loss": NaN}\n'
-            (cli.folder / point["run"] / "metrics.jsonl").write_text(diverged)
-    ended = cli.ok(f"{line} --seed 1234,5")
-    assert re.search(
-        r"lr=3e-3, .* of 2 runs; left out: 1 mean with 1 run whose loss is not finite\n", ended
-    )
 
 
 def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine, forks: Forks) -> None:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from setpoint.cli.runs import blocks, rendered
+from setpoint.cli.runs import rendered
 from setpoint.config import SetpointError
+from setpoint.report.plot import blocks
 from setpoint.runs.live_view import POINTS, Watched
 from setpoint.track.run_directory import HEARTBEATS
 

@@ -16,9 +16,7 @@ from setpoint.checkpoint.folder import (
     PointerName,
     Retention,
     directory_name,
-    list_checkpoints,
     protected_by_pointers,
-    readable_pointer,
     remove,
 )
 from setpoint.checkpoint.places import (
@@ -423,7 +421,7 @@ def checkpoint_diff(arguments: Arguments) -> int:
         setpoint checkpoint diff runs/a/checkpoints/best runs/a  the best and the last
         setpoint checkpoint diff runs/a runs/b --json  the ends of two runs, for a program
     """
-    paths = [_checkpoint(run_path(path, arguments)) for path in arguments.positional]
+    paths = [checkpoint_to_load(run_path(path, arguments)) for path in arguments.positional]
     with Loading():
         from setpoint.checkpoint.loading import joined, load_directory
         from setpoint.checkpoint.repartition import state_differences, tensor_differences
@@ -474,18 +472,6 @@ def _differ(count: int) -> str:
     return "1 value differs" if count == 1 else f"{count} values differ"
 
 
-def _checkpoint(path: str) -> Path:
-    """The checkpoint at a path, or the newest checkpoint of a run."""
-    place = find_place(path)
-    if place.only is not None:
-        return place.only
-    checkpoints = list_checkpoints(place.root)
-    latest = readable_pointer(place.root, "latest")
-    if not checkpoints:
-        raise SetpointError(f"there are no checkpoints in {place.root}")
-    return checkpoints[latest] if latest in checkpoints else checkpoints[max(checkpoints)]
-
-
 def _first(headings: Sequence[str], rows: list[list[str]], most: int | None) -> list[str]:
     return [table(rows[:most], headings), *hidden(rows, most)] if rows else []
 
@@ -521,7 +507,7 @@ def _number(value: Any) -> Any:
 
 @Command(
     "checkpoint convert CHECKPOINT DIRECTORY",
-    Option(f"--to {'|'.join(LAYOUTS)}", "Layout to write."),
+    Option(f"--to {'|'.join(LAYOUTS)}", "Layout to write.", required=True),
     Option("--ranks N", "divided: number of files, one per rank.", at_least=2,
            requires="--to=divided"),
     Option("--frozen", "Include the frozen parameters that CHECKPOINT leaves out.",
@@ -548,8 +534,6 @@ def checkpoint_convert(arguments: Arguments) -> int:
         setpoint checkpoint convert copy tiny-hf --to huggingface  for transformers
     """
     layout = arguments.value("--to")
-    if layout is None:
-        raise SetpointError(f"--to is missing: one of {', '.join(LAYOUTS)}")
     source = checkpoint_to_load(arguments.positional[0])
     if is_url(arguments.positional[1]):
         raise SetpointError(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from setpoint.cli.list import KINDS
 from setpoint.cli.main import COMMANDS, GROUPS, command_of, joined
 from setpoint.cli.options import Arguments, Command, Option
-from setpoint.cli.source import POINTERS, files_here, open_source, run_directories, split_revision
+from setpoint.cli.source import POINTERS, files_here, open_source, run_directories
 from setpoint.config import Config, SetpointError, all_fields, did_you_mean
 from setpoint.config.draft.walk import TAG
 from setpoint.config.files.file_document import names_file
@@ -268,17 +268,12 @@ def _count_positional(words: Sequence[str], options: dict[str, Option]) -> int:
 
 
 def sources(current: str) -> Iterator[str]:
-    """Files, runs, checkpoints of a typed run, revisions and their files, besides presets."""
+    """Files, runs, and checkpoints of a typed run, besides presets."""
     yield from files_here()
     for folder in run_directories():
         yield folder
         if current.startswith(folder + os.sep):
             yield from _checkpoints(folder)
-    if current and not current.startswith((os.curdir, os.sep)):
-        try:
-            yield from _revisions(current)
-        except SetpointError:  # no git, or a repository it cannot read
-            return
 
 
 def _checkpoints(run: str) -> Iterator[str]:
@@ -286,28 +281,3 @@ def _checkpoints(run: str) -> Iterator[str]:
     names = sorted(os.listdir(folder)) if os.path.isdir(folder) else []
     known = (name for name in names if name in POINTERS or name.startswith("step-"))
     yield from (os.path.join(folder, name) for name in known if "." not in name)
-
-
-def _revisions(current: str) -> Iterator[str]:
-    from setpoint.cli import revision
-
-    try:
-        folder = os.getcwd()
-    except OSError:
-        return
-    repository = revision.repository_of(folder)
-    if repository is None:
-        return
-    parts = split_revision(f"{current}_")  # ensures a part after the colon
-    if parts is None:
-        yield from (f"{name}:" for name in revision.branches_and_tags(repository))
-        return
-    name = parts[0]
-    commit = revision.commit_of(repository, name)
-    if commit is None:
-        return
-    yield from (f"{name}:{preset}" for preset in presets)
-    for path in revision.files_at(repository, commit):
-        if names_file(path):
-            relative = os.path.relpath(os.path.join(os.path.realpath(repository), path), folder)
-            yield f"{name}:{path if relative.startswith(os.pardir) else relative}"

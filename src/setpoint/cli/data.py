@@ -144,8 +144,10 @@ def data_push(arguments: Arguments) -> int:
 
 @Command(
     "tokenizer train SOURCE [OVERRIDES]",
-    Option("--vocab-size N", "Number of tokens, 256 bytes and control tokens included."),
-    Option("--output DIR", "Output directory; -o for short."),
+    Option(
+        "--vocab-size N", "Number of tokens, 256 bytes and control tokens included.", required=True
+    ),
+    Option("--output DIR", "Output directory; -o for short.", required=True),
     Option("--special TOKEN", "Further control token, besides <|endoftext|>.", True),
     Option(f"--template {'|'.join(NAMED)}", "A chat template, and its control tokens."),
     *COMMON,
@@ -162,9 +164,7 @@ def tokenizer_train(arguments: Arguments) -> int:
         setpoint tokenizer train mine.toml --vocab-size 4096 --template chatml -o chat  for chats
     """
     size, output = arguments.integer("--vocab-size"), arguments.value("--output")
-    if size is None or output is None:
-        name = "--vocab-size" if size is None else "--output"
-        raise SetpointError(f"{name} is missing: {arguments.command.examples[0][0]}")
+    assert size is not None and output is not None
     folder = Path(os.path.expanduser(output))
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise SetpointError(f"--output {output} already exists; give a new folder")

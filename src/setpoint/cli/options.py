@@ -70,6 +70,8 @@ class Option(NamedTuple):
             commas.
         type: `int` and `float` are parsed as in fields.
         at_least: the smallest number; by default 1 for an int and 0 for a float.
+        below: an exclusive limit of the number.
+        required: whether the option must be given.
         requires: options that must also be given, separated by spaces; `--a|--b` means one of
             several, `--a=value` an option with that value. Options that a command lacks are
             ignored.
@@ -81,6 +83,8 @@ class Option(NamedTuple):
     repeat: bool = False
     type: type[int] | type[float] | None = None
     at_least: float | None = None
+    below: float | None = None
+    required: bool = False
     requires: str = ""
     excludes: str = ""
 
@@ -127,6 +131,8 @@ class Option(NamedTuple):
             raise SetpointError(f"{self.name} needs {title}, got {text!r}") from None
         if not number >= least:
             raise SetpointError(f"{self.name} must be at least {least:g}, got {text}")
+        if self.below is not None and not number < self.below:
+            raise SetpointError(f"{self.name} must be below {self.below:g}, got {text}")
         if number > LARGEST:
             raise SetpointError(f"{self.name} must be at most {LARGEST}, got {text}")
 
@@ -369,6 +375,9 @@ class Command:
             parsed.has(STDIN.name) or "-" in parsed.positional
         ):
             raise SetpointError("--stdin-format has no effect without --config-from-stdin")
+        for option in self.options:
+            if option.required and not parsed.has(option.name):
+                raise SetpointError(f"{option.flag} is missing: {option.help}")
         for name, texts in parsed.options.items():
             option = table[name]
             for text in texts:

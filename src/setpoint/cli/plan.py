@@ -7,12 +7,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from setpoint.cli.options import COMMON, GPU_OPTIONS, JSON, WORLD_SIZE, Arguments, Command, Option
+from setpoint.cli.options import (
+    COMMON,
+    GPU,
+    GPU_OPTIONS,
+    JSON,
+    WORLD_SIZE,
+    Arguments,
+    Command,
+    Option,
+)
 from setpoint.cli.output import bold, colours, emit, print_cautions, table, wrapped
 from setpoint.cli.source import open_source, resolver
 from setpoint.config import Config, SetpointError, cautions_of
 from setpoint.plan.curve import Curve, Point, draw_curve
-from setpoint.report.plot import Plot, Series, chart, refuse_suffix, save
+from setpoint.report.plot import Plot, Series, blocks, chart, refuse_suffix, save
 from setpoint.units.size import in_units
 
 if TYPE_CHECKING:
@@ -25,7 +34,8 @@ if TYPE_CHECKING:
     "plan SOURCE [OVERRIDES]",
     *COMMON,
     WORLD_SIZE,
-    *GPU_OPTIONS,
+    GPU._replace(help="GPU that the job runs on, such as h100.", required=True),
+    *GPU_OPTIONS[1:],
     Option("--memory SIZE", "Bytes of a GPU to use, such as 72GiB; default: nine tenths."),
     Option("--top N", "Number of layouts to print; default: 10."),
     JSON,
@@ -47,8 +57,6 @@ def plan(arguments: Arguments) -> int:
     from setpoint.plan.layouts import find_layouts
     from setpoint.train.config import Job
 
-    if not arguments.has("--gpu"):
-        raise SetpointError("--gpu NAME is missing: the GPU that the job runs on, such as h100")
     request = read_cost_options(arguments)
     composition = open_source(arguments.source, arguments)
     if not isinstance(composition.draft, Job):
@@ -144,8 +152,8 @@ def render_estimate(estimate: CostEstimate) -> str:
 
 JSON_ROWS = 100
 """Rows of JSON without --every."""
-BARS, BAR = 16, 40
-"""Rows of the plain drawing, and characters of its longest bar."""
+WIDTH = 60
+"""Characters of a plain drawing."""
 
 
 @Command(
@@ -250,13 +258,7 @@ def _drawing(curves: list[tuple[str, Job, Curve]]) -> str:
     try:
         return chart(_rate_plot(curves), colour=colours())
     except SetpointError:  # the plotting package is not installed
-        return "\n\n".join(_bars(label, curve) for label, _, curve in curves)
-
-
-def _bars(label: str, curve: Curve) -> str:
-    """A plain drawing, with bars for some of the steps."""
-    points, top = curve.points, curve.highest.lr or 1.0
-    count = min(BARS, len(points))
-    chosen = [points[round(i * (len(points) - 1) / max(count - 1, 1))] for i in range(count)]
-    rows = [[_at(curve, p), f"{p.lr:.4g}", "#" * round(BAR * p.lr / top)] for p in chosen]
-    return table(rows, [_axis(curve), "learning rate", label])
+        return "\n".join(
+            f"{label}  {blocks([point.lr for point in curve.points], WIDTH)}"
+            for label, _, curve in curves
+        )

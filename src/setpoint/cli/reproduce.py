@@ -40,7 +40,9 @@ FIRST = {
     "output_grad": "first gradient of an output",
     "weight_grad": "first gradient of a weight",
 }
-TOLERANCE = Option("--tolerance SHARE", "Allowed relative difference; default: 0.", type=float)
+TOLERANCE = Option(
+    "--tolerance SHARE", "Allowed relative difference; default: 0.", type=float, below=1
+)
 SHARED_HELP = """
 The result is compared with every metric of the record but timings, and with the weights of the
 last checkpoint. On a CPU with the same packages and code all is bit-identical. Differences of
@@ -70,7 +72,6 @@ def verify(arguments: Arguments) -> int:
         setpoint verify runs/tiny-3fa94c21 --steps 0:100  the first 100 steps
     """
     (path,) = run_directories(arguments.positional, arguments)
-    _tolerance(arguments)
     steps = _steps(arguments.value("--steps"))
     prepare(arguments)
     seal = verify_chain(path)
@@ -122,7 +123,6 @@ def rerun(arguments: Arguments) -> int:
         setpoint rerun runs/tiny-3fa94c21 --allow-differences  with other packages
     """
     (path,) = run_directories(arguments.positional, arguments)
-    _tolerance(arguments)
     output = Path(arguments.value("--output") or f"{path}-rerun")
     if output.resolve() == path.resolve():
         raise SetpointError(f"--output {output} is the run itself, which is only read")
@@ -161,14 +161,6 @@ def rerun(arguments: Arguments) -> int:
     return 0 if is_equal else FAILED
 
 
-def _tolerance(arguments: Arguments) -> float | None:
-    """The tolerance; None to compare every bit."""
-    tolerance = arguments.number("--tolerance") or None
-    if tolerance is not None and not tolerance < 1:
-        raise SetpointError(f"--tolerance must be a share below 1, got {tolerance}")
-    return tolerance
-
-
 def _train_again(
     arguments: Arguments, run: Path, folder: Path, steps: StepRange, job: Job,
     flags: list[str], then: str,
@@ -186,7 +178,9 @@ def _train_again(
     if status:
         note(f"stopped before step {steps.last}: {then}")
         return status
-    return reproduction.compare_with_record(run, folder, steps, _tolerance(arguments))
+    # Without a tolerance every bit is compared.
+    tolerance = arguments.number("--tolerance") or None
+    return reproduction.compare_with_record(run, folder, steps, tolerance)
 
 
 def _print_comparison(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import re
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
 
@@ -17,11 +17,6 @@ MAX_BYTES = 1024 * 1024
 """Bytes of all response files of a command line together."""
 MAX_DEPTH = 8
 """Levels of response files that name one another."""
-PART = re.compile(
-    r"""\\(?P<escaped>.)|"(?P<double>(?:[^"\\]|\\.)*)"|'(?P<single>[^']*)'|(?P<plain>[^\s"'\\])""",
-    re.DOTALL,
-)
-TOKEN = re.compile(rf"(?P<space>(?:\s|\\\n)+|\#[^\n]*)|(?:{PART.pattern})+", re.DOTALL)
 
 
 def expand_response_files(
@@ -76,38 +71,20 @@ def _read_response(name: str, word: str, where: str, limit: int) -> bytes:
 
 
 def split(text: str, name: str) -> list[Word]:
-    """Split the text of a response file into words, as a POSIX shell would.
+    """Split each line of a response file into words, as a POSIX shell would.
 
-    Both kinds of quotes group words, a backslash escapes the next character or joins two lines, and
-    `#` at the beginning of a word starts a comment. `shlex` would also start a comment at `#`
-    inside a word, and reports no line numbers.
+    Lines that begin with `#` are comments. A backslash at the end of a line is ignored, since words
+    follow one another across lines anyway.
     """
-    text = text.replace("\r\n", "\n")
     words: list[Word] = []
-    index, line, counted = 0, 1, 0
-    while index < len(text):
-        match = TOKEN.match(text, index)
-        start, index = index, match.end() if match else index
-        if match and match["space"]:
-            continue
-        line += text.count("\n", counted, start)
-        counted, place = start, f"{name}:{line}"
-        character = text[index : index + 1]
-        if character == "\\":
-            raise SetpointError(f"{place}: the backslash at the end of the file escapes nothing")
-        if character in ('"', "'"):
-            raise SetpointError(f"{place}: the word that begins here is not closed by {character}")
-        word = "".join(map(_unquoted, PART.finditer(text[start:index])))
+    for number, line in enumerate(text.split("\n"), 1):
+        place, line = f"{name}:{number}", line.strip()
+        try:
+            parts = [] if line.startswith("#") else shlex.split(line.removesuffix("\\"))
+        except ValueError as error:
+            raise SetpointError(f"{place}: {str(error).lower()}") from None
+        words += [Word(word, place) for word in parts]
+    for word in words:
         if not can_be_named(word):
             raise SetpointError(f"{word!r}: a zero byte is not part of an argument")
-        words.append(Word(word, place))
     return words
-
-
-def _unquoted(part: re.Match[str]) -> str:
-    if part["double"] is not None:
-        # Between double quotes a backslash escapes only these; otherwise it is literal.
-        return re.sub(r'\\(["\\$`])|\\\n', lambda match: match[1] or "", part["double"])
-    if part["single"] is not None:
-        return part["single"]
-    return part["plain"] or (part["escaped"] or "").replace("\n", "")

@@ -139,16 +139,9 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
             f"this preset has no history there; and Setpoint itself does not run from that "
             f"revision: {where if checkout else 'it has no checkout'}"
         )
-    tried: list[str] = []
-    if all(word.isidentifier() for word in name.split(".")):
-        tried.append(f"there is no module {name!r}")
-    tried.append("there is no such file")
-    if repository is None:
-        tried.append(f"the working folder lies in no git repository with a revision {name!r}")
-    else:
-        tried.append(f"{name!r} is not a revision of the repository {repository}")
-    if checkout and checkout != repository:
-        tried[-1] += ", nor of Setpoint's own checkout"
+    where = "a repository around the working folder" if repository is None else repository
+    where += ", nor of Setpoint's own checkout" if checkout and checkout != repository else ""
+    reason = f"there is no such file, and {name!r} is neither a module nor a revision of {where}"
     names = [word for root in (repository, checkout) if root for word in branches_and_tags(root)]
     close = nearest(name, names, 1)
     meant = f". Did you mean {close[0]}?" if close else ""
@@ -156,7 +149,7 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
         from setpoint.interop.dialect import DIALECTS
 
         meant = f". Valid before a file from another system: {', '.join(DIALECTS)}"
-    raise SetpointError(f"{name}:{inner}: {'; '.join(tried)}{meant}")
+    raise SetpointError(f"{name}:{inner}: {reason}{meant}")
 
 
 def _is_path(source: str) -> bool:

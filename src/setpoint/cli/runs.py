@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +19,7 @@ from setpoint.config import ABSENT, SetpointError, did_you_mean, plural
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import record_problems, verify_chain
 from setpoint.report.goodput import FAILED, RUNNING
-from setpoint.report.plot import chart
+from setpoint.report.plot import blocks, chart
 from setpoint.report.table import Table
 from setpoint.runs.index import Labels, indexed, read_labels, require_name, write_labels
 from setpoint.runs.live_view import EVENTS, Watched
@@ -277,7 +276,6 @@ def runs_verify(arguments: Arguments) -> int:
     return 1 if any(row["problems"] for row in rows) else 0
 
 
-BLOCKS = "▁▂▃▄▅▆▇█"
 MAX_ERROR = 600
 """Characters of an error that are shown."""
 SHOWN = ("mean_loss", "lr", "grad_norm", "tokens_per_second", "mfu", "data_wait")
@@ -428,14 +426,3 @@ def _curve(watched: Watched, name: str, columns: int, height: int, colour: bool)
     if len(points) > 1 and find_spec("plotille") is not None:
         return chart(watched.plot(name), max(30, columns - 24), height, colour)
     return f"{name}  {blocks([y for _, y in points], max(10, columns - len(name) - 30))}"
-
-
-def blocks(values: list[float], width: int) -> str:
-    """Draw a curve as a sparkline of means."""
-    count = min(width, len(values))
-    cuts = [round(index * len(values) / count) for index in range(count + 1)]
-    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts) if b > a]
-    low, high = min(means), max(means)
-    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
-    line = "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
-    return f"{line}  {low:.4g} to {high:.4g}"

@@ -35,7 +35,6 @@ from setpoint.config.layers.presets import UnknownPreset, preset_named, presets
 from setpoint.config.migrations import MigratedDocument
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.report.table import number_cell
-from setpoint.sweep.comparison import mean_and_deviation
 from setpoint.sweep.optuna_search import Axes, optuna_missing
 from setpoint.sweep.points import (
     LIMIT,
@@ -55,7 +54,7 @@ from setpoint.sweep.run_sweep import (
     prepare_sweep,
     run_sweep,
 )
-from setpoint.sweep.setting import SOURCE, Raw, Setting, axis_origin, labels, name_of
+from setpoint.sweep.setting import SOURCE, Raw, Setting, axis_origin
 from setpoint.sweep.space import Choices, Distribution, Product, RandomPoints, Space
 from setpoint.sweep.sweep_file import OBJECTIVE, TABLE, Search, flattened, mentions, read_space
 from setpoint.sweep.sweep_record import POINTS, SWEEP_FILE, SweepTask, read_record_of
@@ -226,10 +225,9 @@ class Screen:
             lowest = min(finite, key=lambda task: losses[task])
             loss = number_cell(losses[lowest])
             yield f"lowest held-out loss: {lowest.name}, {loss}  {lowest.run}"
-            recorded = {task: losses[task] for task in tasks if OBJECTIVE in task.metrics}
-            if mean := _mean_over_seeds(recorded):
-                yield mean
-                over = " --over seed"
+            seeds = {item.value for task in tasks for item in task.point.point
+                     if item.path == ("seed",)}  # fmt: skip
+            over = " --over seed" * (len(seeds) > 1)
         for task in failed:
             yield f"{styled('failed:', '1;31')} {task.name}: {task.reason}\n  see {task.log}"
         if any(task.metrics for task in tasks):
@@ -239,35 +237,6 @@ class Screen:
         """Notes about omitted points, and cautions."""
         lines = [f"left out {duplicate.describe()}" for duplicate in self.prepared.duplicates]
         return [*lines, *(f"\n{note.render()}" for note in self.prepared.notes)]
-
-
-def _mean_over_seeds(losses: Mapping[SweepTask, float]) -> str:
-    """A line with the lowest mean loss of points that differ only in their seed.
-
-    Returns:
-        the line, which counts the runs of groups without a finite mean; empty if no points differ
-        only in their seed.
-    """
-    short = labels(item.path for task in losses for item in task.point.point)
-    groups: dict[str, list[float]] = {}
-    for task, loss in losses.items():
-        others = tuple(item for item in task.point.point if item.path != ("seed",))
-        groups.setdefault(name_of(others, short), []).append(loss)
-    if len(groups) == len(losses):
-        return ""
-    means = {name: mean_and_deviation(values) for name, values in groups.items()}
-    finite = [name for name, (mean, _) in means.items() if math.isfinite(mean)]
-    diverged = sum(not math.isfinite(loss) for loss in losses.values())
-    not_finite = f"{plural(diverged, 'run')} whose loss is not finite"
-    if not finite:
-        return f"no finite mean over seeds: {not_finite}"
-    name = min(finite, key=lambda name: means[name][0])
-    mean, deviation = means[name]
-    spread = "" if deviation is None else f" ± {number_cell(deviation)}"
-    text = f"{number_cell(mean)}{spread} of {plural(len(groups[name]), 'run')}"
-    if left_out := len(groups) - len(finite):
-        text += f"; left out: {plural(left_out, 'mean')} with {not_finite}"
-    return f"lowest mean over seeds: {name}, {text}" if len(groups) > 1 else f"mean: {text}"
 
 
 class ScriptTask(SweepTask):

@@ -79,5 +79,4 @@ from .words.names import nearest as nearest
 from .words.names import plural as plural
 from .words.plain_data import MISSING as MISSING
 from .words.plain_data import plain as plain
-from .words.plain_data import same as same
 from .words.text import for_error as for_error

@@ -29,7 +29,6 @@ from setpoint.config import (
     load_record,
     plain,
     resolve,
-    same,
     verify,
 )
 from setpoint.config.draft.walk import to_minimal
@@ -37,6 +36,7 @@ from setpoint.config.record.record import require_modules
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.node import is_changed, value_or_missing
 from setpoint.config.values.origin import RECORD
+from setpoint.config.words.plain_data import same
 from setpoint.data.sources.config import Conversations, Tokens
 from setpoint.data.tokenizers.config import HuggingFace, TokenIds, TokenizerConfig
 from setpoint.data.tokenizers.vocabulary import TOKENIZER

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -106,6 +107,20 @@ def save(plot: Plot, path: str) -> None:
             figure.savefig(staged, format=path.lower().rpartition(".")[2], dpi=150)
     except OSError as error:
         raise RunError(f"{path} cannot be written: {error.strerror}") from error
+
+
+BLOCKS = "▁▂▃▄▅▆▇█"
+
+
+def blocks(values: list[float], width: int) -> str:
+    """Draw a curve as a sparkline of means."""
+    count = min(width, len(values))
+    cuts = [round(index * len(values) / count) for index in range(count + 1)]
+    means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts) if b > a]
+    low, high = min(means), max(means)
+    scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
+    line = "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
+    return f"{line}  {low:.4g} to {high:.4g}"
 
 
 def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = True) -> str:

@@ -21,13 +21,13 @@ from setpoint.config import (
     leaves,
     plain,
     resolve,
-    same,
 )
 from setpoint.config.draft.walk import Leaf, field_at, is_default
 from setpoint.config.record.record import SHORT, canonical_json, digest, identity_leaves
 from setpoint.config.values.origin import RECORD, REFERENCE, Recorded
 from setpoint.config.words.names import MAX_NAME, MAX_PATH, within
 from setpoint.config.words.names import Path as FieldPath
+from setpoint.config.words.plain_data import same
 from setpoint.track.config import MARK
 from setpoint.train.config import Job
 
