@@ -64,15 +64,6 @@ def test_programs_of_all_sides_are_written(load: Any, tree: Any, tmp_path: Path)
     assert values == tree.file_values()
 
 
-def test_values_that_differ_are_named(load: Any) -> None:
-    differing = load("config.cold").differing
-    read = {"a": {"x": 1, "y": [1, 2]}, "b": None}
-    assert differing(read, read) == []
-    assert differing(read, {"a": {"x": 1.0, "y": [1, 3]}, "c": None}) == ["a.x", "a.y", "c", "b"]
-    assert differing({"a": True}, {"a": 1}) == ["a"]
-    assert differing([1], [1, 2]) == ["."]
-
-
 @pytest.mark.parametrize("name", ["llama", "qwen3", "gemma3"])
 def test_the_sides_of_an_architecture_are_one_model(load: Any, name: str) -> None:
     """Setpoint's, that of transformers and the one in plain PyTorch, forward and backward."""
@@ -165,18 +156,6 @@ def test_results_are_written_into_the_page(
     assert re.fullmatch(r"new \(\d{4}-\d\d-\d\d, load \d+\)", written)
     with pytest.raises(KeyError, match="nothing"):
         harness.record(name, {"nothing": "new"})
-
-
-def test_a_part_of_a_benchmark_is_not_written(load: Any) -> None:
-    def report(words: str) -> Any:
-        usual: Any = {"ranks": 2, "only": None, "rounds": 5}
-        return load("harness").Report("train.ranks", None, words.split(), **usual)
-
-    report("--ranks 4").leave_out("Lightning", "lightning")
-    with pytest.raises(SystemExit, match="leave out --ranks, --only"):
-        report("--ranks 4 --only llama --write")
-    with pytest.raises(SystemExit, match="Lightning is missing"):
-        report("--rounds 3 --write").leave_out("Lightning", "lightning")
 
 
 DUST = "--model dust --steps 1 --rounds 2"

@@ -77,11 +77,3 @@ def test_a_word_behind_a_switch_may_be_a_preset(cli: CommandLine) -> None:
     said = cli.refused("check --deterministic tyny")
     assert "--deterministic takes true or false; 'tyny' is neither, and no preset" in said
     assert "accepts no value, got 'on'" in cli.refused("check --no-deterministic on tiny")
-
-
-def test_a_source_that_is_the_value_of_a_flag_is_said_to_be_one(cli: CommandLine) -> None:
-    said = cli.refused("check --seed small.toml")
-    assert "SOURCE is missing" in said
-    assert "small.toml is the value of --seed here; write --seed=VALUE" in said
-    assert "tiny is the value of --batch.micro_size" in cli.refused("check --batch.micro_size tiny")
-    assert "is the value of" not in cli.refused("check --seed 3")

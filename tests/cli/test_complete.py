@@ -70,15 +70,6 @@ def test_modifiers_files_and_choices(cli: CommandLine) -> None:
     assert complete(cli, "check", "tiny", "--world-size", "") == []
 
 
-def test_options_and_fields(cli: CommandLine) -> None:
-    found = complete(cli, "check", "tiny", "--")
-    assert {"--json", "--with", "--world-size", "--optimizer.lr", "--model"} <= set(found)
-    assert complete(cli, "check", "tiny", "--optimizer.w") == ["--optimizer.weight_decay"]
-    assert complete(cli, "check", "tiny", "optimizer.w") == ["optimizer.weight_decay="]
-    assert complete(cli, "list", "--") == ["--import", "--json", "--help"]
-    assert complete(cli, "completion", "--") == ["--help"]
-
-
 def test_values(cli: CommandLine) -> None:
     assert complete(cli, "check", "tiny", "--schedule", "co") == ["constant", "cosine"]
     assert complete(cli, "check", "tiny", "--schedule=co")[-1] == "--schedule=cosine"
@@ -98,13 +89,6 @@ def test_paths_and_kinds(cli: CommandLine) -> None:
     assert complete(cli, "list", "") == list(KINDS)
     assert complete(cli, "list", "fields", "model.head") == ["model.heads", "model.head_dim"]
     assert complete(cli, "completion", "") == ["bash", "zsh", "fish"]
-
-
-def test_a_cursor_inside_the_line(cli: CommandLine) -> None:
-    from setpoint.cli.main import main
-
-    main(["__complete", "2", "check", "ti", "--seed", "3"])
-    assert cli._capsys.readouterr().out == "tiny\n"
 
 
 @pytest.mark.parametrize("words", [[], ["x"], ["-1", "check"], ["99", "check", "tiny"]])

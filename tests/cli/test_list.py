@@ -85,11 +85,3 @@ def test_fields_are_searched(cli: CommandLine, word: str, first: str, others: se
     assert paths[0].startswith(first)
     assert others <= set(paths)
     assert cli.ok(f"list fields {word}").startswith(paths[0])
-
-
-def test_other_lists_are_searched(cli: CommandLine) -> None:
-    names = [row["name"] for row in json.loads(cli.ok("list presets gemma --json"))["presets"]]
-    assert names and all("gemma" in name for name in names)
-    assert "smoke" in cli.ok("list modifiers smoke")
-    (row,) = json.loads(cli.ok("list presets small llama --json"))["presets"]
-    assert row["name"] == "llama3-tiny"

@@ -333,19 +333,6 @@ def test_load_in_a_notebook_leaves_the_words_of_its_kernel(monkeypatch: pytest.M
         load(Small, arguments=["--size=0"])
 
 
-class WithFile(Config):
-    """A root with a field that is called like an option."""
-
-    file: str = "a"
-
-
-def test_a_field_that_is_called_like_an_option() -> None:
-    seen: list[str] = []
-    with pytest.raises(SystemExit) as caught:
-        run(WithFile, lambda root: seen.append(root.file), ["file=b"])
-    assert (caught.value.code, seen) == (0, ["b"])
-
-
 def test_as_a_module_of_a_package(tmp_path: Path) -> None:
     (tmp_path / "lab").mkdir()
     (tmp_path / "lab" / "__init__.py").write_text("")

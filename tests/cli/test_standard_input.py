@@ -1,7 +1,6 @@
 """A configuration file on standard input, and response files, for every command with a SOURCE."""
 
 import io
-import json
 import sys
 from collections.abc import Callable
 
@@ -34,14 +33,6 @@ def test_the_first_sign_says_the_format(cli: CommandLine, send: Send) -> None:
         assert "optimizer.lr = 0.5" in out and f"> 0.5    {place}" in out
     send("optimizer:\n  lr: 0.5\n")
     assert "stdin:2:3" in cli.ok("why optimizer.lr tiny --config-from-stdin --stdin-format yaml")
-
-
-def test_it_is_a_layer_above_files_and_below_flags(cli: CommandLine, send: Send) -> None:
-    cli.file("over.toml", "seed = 2\n[optimizer]\nlr = 0.2\n")
-    send("seed = 3\n[optimizer]\nlr = 0.3\n")
-    line = "show tiny --config-from-stdin --file over.toml --seed 4 --format json"
-    shown = json.loads(cli.ok(line))
-    assert (shown["seed"], shown["optimizer"]["lr"]) == (4, 0.3)
 
 
 def test_it_can_be_the_source(cli: CommandLine, send: Send) -> None:

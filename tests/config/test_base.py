@@ -1,13 +1,13 @@
 import pytest
 
-from setpoint.config import Config, ConfigError, SetpointError, field, is_set, resolve
+from setpoint.config import Config, ConfigError, SetpointError, field, resolve
 from setpoint.config.draft.config import building
 from setpoint.config.values.node import is_frozen
 from setpoint.config.words.errors import UnresolvedError
 
 from ..support.snapshots import compare
 from .helpers import placeless
-from .sample import Batch, BuiltModel, Job, Text, Tracker, Transformer
+from .sample import Batch, Job, Text, Tracker, Transformer
 
 
 def test_an_assignment_is_checked_at_once() -> None:
@@ -63,15 +63,6 @@ def test_a_frozen_section_in_a_draft_says_how_to_change_it() -> None:
     assert resolve(draft).model == config.model
 
 
-def test_is_set_tells_given_from_default_and_derived() -> None:
-    job = Job(seed=1)
-    assert is_set(job, "seed")
-    assert not is_set(job, "name")
-    config = resolve(job)
-    assert not is_set(config.model, "head_dim")
-    assert is_set(resolve(Job(model=Transformer(head_dim=8))).model, "head_dim")
-
-
 def test_repr_shows_what_was_set() -> None:
     assert repr(Job(seed=3, batch=Batch(size=4))) == "Job(seed=3, batch=Batch(size=4))"
     assert "hunter2" not in repr(Tracker(token="env:TOKEN"))
@@ -91,15 +82,6 @@ class BuiltPart:
     def __init__(self, config: Part, scale: object = None) -> None:
         self.size = config.size
         self.scale = scale
-
-
-def test_the_owner_gets_the_config_and_the_run_time_arguments() -> None:
-    config = resolve(Job())
-    model = config.model.build(vocabulary=257)
-    assert isinstance(model, BuiltModel)
-    assert model.config is config.model
-    assert model.runtime == {"vocabulary": 257}
-    assert config.optimizer.build(parameters=[1.0]) == (3e-4, [1.0])
 
 
 def test_a_config_without_owner() -> None:

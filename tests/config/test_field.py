@@ -2,7 +2,7 @@ from typing import Any, Literal
 
 import pytest
 
-from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, ConfigError, Free, Invalid, field
+from setpoint.config import Config, ConfigError, Free, Invalid, field
 from setpoint.config.schema.field import Bounds
 
 from .sample import Batch
@@ -19,21 +19,6 @@ def test_limits_say_nothing_about_words_and_null() -> None:
     for name, value in (("size", 0), ("sizes", [1, 0])):
         with pytest.raises(ConfigError, match="out of range"):
             setattr(root, name, value)
-
-
-def test_roles_are_inherited_from_the_class() -> None:
-    class Root(Config, role=RUNTIME):
-        a: int = 1
-        b: int = field(default=1, role=BUDGET)
-
-    class Child(Root):
-        c: int = 1
-
-    class Other(Root, role=IDENTITY):
-        c: int = 1
-
-    assert [info.role for info in Child.__setpoint__.fields.values()] == [RUNTIME, BUDGET, RUNTIME]
-    assert Other.__setpoint__.fields["c"].role is IDENTITY
 
 
 def test_defaults_are_never_shared() -> None:

@@ -7,7 +7,7 @@ import functools
 import pickle
 import types
 from collections.abc import Mapping
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 import pytest
 
@@ -287,18 +287,6 @@ def test_abstract_families_and_protocols() -> None:
 
     (problem,) = compose(Section, flags=["--alone", "{}"]).problems
     assert problem.message == "cannot be made: Alone is abstract and lacks run"
-
-
-def test_generic_classes() -> None:
-    class Box(Config, Generic[T]):
-        size: int = 3
-
-    class Wide(Box[int]):
-        width: int = 1
-
-    assert resolve(Wide(size=4)).size == 4
-    with pytest.raises(SetpointError, match=r"Box\[int\] cannot be the type"):
-        compose(declare({"x": Box[int]}), flags=["--x.size", "3"])
 
 
 def test_sections_without_end() -> None:

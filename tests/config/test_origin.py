@@ -3,7 +3,6 @@ from pathlib import Path
 from setpoint.config import field
 from setpoint.config.draft.config import Config
 from setpoint.config.values.node import chain_of
-from setpoint.config.values.origin import PRESET, outside_origin, running
 
 from .sample import AdamW, Batch, Job, Sgd, Synthetic, Transformer
 
@@ -99,30 +98,3 @@ def test_code_without_source_has_the_line_of_the_call() -> None:
     job = space["job"]
     assert isinstance(job, Job)
     assert chain_of(job, "name")[0][0].describe(("name",)) == "program (<made up>:1)"
-
-
-def test_presets_in_threads_keep_their_own_origins() -> None:
-    import threading
-
-    entered, left = threading.Event(), threading.Event()
-    found: dict[str, str] = {}
-
-    def first() -> None:
-        with running(PRESET, "first"):
-            entered.set()
-            assert left.wait(10)
-            found["first"] = outside_origin().label
-
-    def second() -> None:
-        assert entered.wait(10)
-        with running(PRESET, "second"):
-            left.set()
-            threads[0].join(10)
-            found["second"] = outside_origin().label
-
-    threads = [threading.Thread(target=each) for each in (first, second)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert found == {"first": "first", "second": "second"}

@@ -86,17 +86,6 @@ def test_a_mapping_of_a_record_replaces_todays_default(
     assert resolve(read_back(folder)[0]).thresholds == {"loss": 1.0}
 
 
-def test_a_changed_default_does_not_change_a_record(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = write_record(resolve(Job()), tmp_path)
-    monkeypatch.setattr(AdamW.__setpoint__.fields["lr"], "written", 9.0)
-    assert resolve(Job()).optimizer.lr == 9.0
-    assert resolve(read_back(folder)[0]).optimizer.lr == 3e-4
-    (difference,) = recorded_differences(str(folder), resolve(Job()))
-    assert (difference.path, difference.left, difference.right) == ("optimizer.lr", 3e-4, 9.0)
-
-
 def test_fields_that_a_record_lacks_are_no_change_at_their_defaults(tmp_path: Path) -> None:
     job = resolve(Job(model=Transformer(experts=Experts()), sources=[Text(paths=["a"])]))
     defaults = [leaf.key for leaf in leaves(job) if leaf.origin.layer == "default"]

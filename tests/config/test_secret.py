@@ -92,19 +92,6 @@ def test_a_revealed_secret_does_not_show_itself(monkeypatch: pytest.MonkeyPatch)
         pickle.dumps({"token": revealed})
 
 
-def test_tracebacks_with_locals_do_not_show_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TOKEN", "hunter2")
-
-    def fails() -> None:
-        token = Secret("env:TOKEN").reveal()
-        raise RuntimeError(f"after reading {len(token)} signs")
-
-    with pytest.raises(RuntimeError) as caught:
-        fails()
-    shown = traceback.TracebackException.from_exception(caught.value, capture_locals=True)
-    assert "hunter2" not in "".join(shown.format()).replace('"hunter2"', "")
-
-
 # Made up, and put together here so that no scanner takes this file for a leak.
 TOKEN = "hf_" + "aB3" * 12
 CREDENTIALS = [

@@ -4,9 +4,6 @@ import pytest
 
 from setpoint.config import Config, field
 from setpoint.config.composition import compose
-from setpoint.config.draft.walk import reached
-from setpoint.config.schema.class_info import known_tags
-from setpoint.config.values.node import chain_of
 
 from .helpers import LAYERS, problems_of, resolve_through
 
@@ -57,25 +54,6 @@ def test_on_the_command_line_the_later_one_wins() -> None:
     named, tagged = "optimizer.lr=0.25", "tag.learning_rate=0.5"
     assert rates(compose(Root, flags=[tagged, named]).resolve()) == [0.25, 0.5, 0.5]
     assert rates(compose(Root, flags=[named, tagged]).resolve()) == [0.5, 0.5, 0.5]
-
-
-def test_fields_of_a_variant_that_is_chosen_later() -> None:
-    root = compose(Root, flags=["--tag.learning-rate", "0.5", "--optimizer", "muon"]).resolve()
-    assert isinstance(root.optimizer, Muon) and root.optimizer.matrix_lr == 0.5
-    (origin, _) = chain_of(root.optimizer, "lr")[-1]
-    assert origin.describe(("optimizer", "lr")) == "command line --tag.learning-rate"
-
-
-def test_what_a_tag_reaches() -> None:
-    assert known_tags(Root) == {
-        "learning_rate": ["optimizer.lr", "optimizer.matrix_lr", "heads.lr"],
-        "matrix": ["optimizer.matrix_lr"],
-    }
-    assert [path for path, _, _ in reached(Root(), "learning_rate")] == [
-        ("optimizer", "lr"),
-        ("heads", 0, "lr"),
-        ("heads", 1, "lr"),
-    ]
 
 
 def test_each_field_reads_the_value_by_its_own_type_and_range() -> None:

@@ -391,20 +391,6 @@ def test_a_new_key_is_made_by_setting_something_inside_it(
         assert getattr(composition.resolve(), name) == wanted
 
 
-@pytest.mark.parametrize(
-    ("path", "message"),
-    [
-        ("parts.a.sise", "unknown key"),
-        ("numbers.z.x", "is a single value"),
-        ("lists.a.0", "there is no item 0"),
-        ("parts..size", "cannot be part of a dotted path"),
-    ],
-)
-def test_what_cannot_be_made_from_inside(path: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        compose(Opened, flags=[f"--{path}", "1"]).resolve()
-
-
 def test_a_path_leads_into_lists_of_the_user_area() -> None:
     def user(*flags: str) -> dict[str, Any]:
         return compose(Root, flags=flags).resolve().user.dump()

@@ -116,12 +116,6 @@ def test_one_run_without_the_objective_fails_alone_once_another_had_it(folder: P
     assert search(folder, 2, code=unlike).counts() == {"complete": 1, "fail": 1}
 
 
-def test_the_other_direction(folder: Path) -> None:
-    run = search(folder, 2, direction="maximize", sampler="random")
-    best = run.best()
-    assert best is not None and best["value"] == max(filter(None, values(run)))
-
-
 def test_proposals_that_are_equal_run_once(folder: Path) -> None:
     started: list[SweepTask] = []
     axes: Axes = {("batch", "global_size"): Drawn.read("choice(4, 8)").distribution}

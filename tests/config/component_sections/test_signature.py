@@ -123,19 +123,3 @@ def test_components() -> None:
     assert str(read_plain(targets.double).target) == f"{targets.__name__}.double"
     kinds = [kind_of(read_plain(value)) for value in (PART, [PART, PART], {"x": PART})]
     assert kinds == ["section", "list", "mapping"]
-
-
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ([PART, 3], "must be a component, as the others are"),
-        ({"a": PART, "b": 3}, "must be a component, as the others are"),
-        ([[PART]], "holds a component that is nested too deeply"),
-        ({"a": {"b": PART}}, "holds a component that is nested too deeply"),
-        (object(), "is not plain data"),
-        ({"type": "import", "target": "x"}, "is not an import path"),
-    ],
-)
-def test_what_is_neither(value: object, words: str) -> None:
-    with pytest.raises(Invalid, match=words):
-        read_plain(value)

@@ -5,23 +5,7 @@ from setpoint.config.composition import compose
 from setpoint.config.layers.flags import Word, read_flags
 
 from ..helpers import flag_problems, resolved
-from ..sample import AdamW, Job, Recurrent, Transformer
-
-
-@pytest.mark.parametrize(
-    "flags",
-    [
-        ["--optimizer.lr", "0.01"],
-        ["--optimizer.lr=0.01"],
-        ["optimizer.lr=0.01"],
-        ["--optimizer", "{lr: 0.01}"],
-        ["--optimizer.lr=1e-2"],
-        ["--optimizer.lr=3", "--optimizer.lr=0.01"],
-        ["optimizer.lr=3", "--optimizer.lr", "0.01"],
-    ],
-)
-def test_the_spellings_of_one_override(flags: list[str]) -> None:
-    assert resolved(*flags).optimizer == AdamW(lr=0.01)
+from ..sample import Job, Recurrent
 
 
 def test_switches() -> None:
@@ -68,15 +52,6 @@ def test_a_later_flag_beats_an_earlier_one_also_for_whole_sections() -> None:
     job = resolved("--sources.0.documents=3", "--sources", "[synthetic, synthetic]",
                    "--sources.1.documents=4")  # fmt: skip
     assert job.sources[1].documents == 4
-
-
-def test_flags_of_fields_that_only_a_later_variant_has() -> None:
-    job = resolved("--model.cell=lstm", "--model=recurrent")
-    assert job.model == Recurrent(cell="lstm")
-    assert flag_problems("--model.cell=lstm")["model.cell"].hint.endswith(
-        ": --model recurrent --model.cell lstm"
-    )
-    assert isinstance(resolved("--model=transformer").model, Transformer)
 
 
 def test_huge_flags() -> None:

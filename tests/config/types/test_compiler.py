@@ -110,18 +110,6 @@ def test_names_mean_what_their_module_says(
         assert fields[name].type.describe() == expected.describe()
 
 
-def test_lists_of_fields_with_one_annotation_say_whose_they_are(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    module = ModuleType("module_with_lists")
-    monkeypatch.setitem(sys.modules, module.__name__, module)
-    head = "from setpoint.config import Config\n"
-    text = f"{head}class Same(Config):\n    a: 'list[int]'\n    b: 'list[int]'\n"
-    exec(compile(text, module.__name__, "exec", dont_inherit=True), vars(module))
-    kinds = [vars(module)["Same"].__setpoint__.fields[name].type for name in "ab"]
-    assert [kind.title for kind in kinds] == ["Same.a", "Same.b"]
-
-
 WRONG: list[tuple[object, dict[str, Any], str]] = [
     (str, {"default": "a", "ge": 1}, "and this is a str"),
     (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),

@@ -8,9 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from setpoint.config import Config, Invalid, Secret, resolve
-from setpoint.config.composition import compose
 from setpoint.config.draft.walk import to_plain
-from setpoint.config.record.python_source import to_python
 from setpoint.config.types.base import (
     BoolType,
     EnumType,
@@ -176,25 +174,8 @@ def test_a_users_own_value_class_is_a_field() -> None:
     assert hash(resolve(Root())) == hash(resolve(Root(share="1/2")))
 
 
-class Selects(Config):
-    names: re.Pattern[str] = re.compile("norm|bias")
-    more: tuple[re.Pattern[str], ...] = ()
-    other: re.Pattern[str] | None = None
-
-
 def read_pattern(value: object) -> re.Pattern[str]:
     return PatternType().read(value, Origin(PROGRAM))
-
-
-def test_fields() -> None:
-    config = compose(Selects, flags=["--names=^a.*b$", "--more=[x+, y]", "--other=(?i)warm"])
-    resolved = config.resolve()
-    assert resolved.names.match("axxb")
-    assert [pattern.pattern for pattern in resolved.more] == ["x+", "y"]
-    assert resolved.other is not None
-    assert resolved.other.match("WARMUP")
-    assert resolve(Selects(names="a.*")).names == re.compile("a.*")
-    assert 're.compile("a.*")' in to_python(resolve(Selects(names="a.*")))
 
 
 @pytest.mark.parametrize(
