@@ -7,7 +7,7 @@ from setpoint.config import Problem
 from setpoint.config.resolving.checks import verify
 from setpoint.train.rules.data_rules import leaves_out
 
-from ...data.tokenizers_here import CHAT, byte_level
+from ...data.tokenizers_here import CHAT, END, byte_level
 from ...support.snapshots import compare
 from ..small import small_job
 from .refusals import refusals
@@ -98,6 +98,24 @@ def test_answers_that_nothing_ends_are_a_caution(tmp_path: Path) -> None:
     assert "no-stop-token" in codes(endless)
     assert "no-stop-token" not in codes(ended)
     assert "no-stop-token" not in codes(endless, "validation")
+
+
+def test_texts_that_spell_control_tokens_are_a_caution(tmp_path: Path) -> None:
+    byte_level(tmp_path / "tok", special=CHAT)
+    tokenizer = f"tokenizer={{type=huggingface, path={tmp_path / 'tok'}}}"
+
+    def warns(name: str, text: str, *more: str) -> bool:
+        (tmp_path / name).write_text(text)
+        source = f"data.sources=[{{type=text, paths=[{tmp_path / name}]}}]"
+        cautions = verify(small_job(tmp_path, source, tokenizer, *more), {"files"}).cautions
+        return "control-tokens-in-text" in [caution.code for caution in cautions]
+
+    row = json.dumps({"text": "<|im_start|>user\na<|im_end|>"})
+    assert warns("rendered.jsonl", row)
+    assert not warns("plain.txt", "a b c")
+    stories = f"once{END}twice"
+    assert warns("stories.txt", stories)
+    assert not warns("stories.txt", stories, f"data.sources.0.separator={END}")
 
 
 def test_rows_of_messages_need_a_template_and_tokens_none(tmp_path: Path) -> None:

@@ -407,6 +407,24 @@ def _records_in(file: Path) -> Iterator[Caution]:
         )
 
 
+def beginnings(config: Text) -> Iterator[tuple[str, str]]:
+    """Names of local files with the start of their text, or the text of their first row."""
+    files = text_files(config, f"{HERE}.paths", remote=False).files
+    for name, file in list(files.items())[:MOST_FILES]:
+        kind = format_in(config, file)
+        if not isinstance(file, Path):
+            continue
+        try:
+            if kind == TEXT:
+                with opened(file, f"{HERE}.paths") as stream:
+                    yield name, stream.read(START).decode(errors="ignore")
+            elif not holds_tokens(config.field):
+                row = next(read_rows(name, file, kind, where=HERE, fields=fields_of(config)))
+                yield name, text_at(row, config.field, f"{HERE}.field").decode()
+        except SetpointError:
+            continue  # reported by `file_problems`
+
+
 def text_count(config: Text) -> int | None:
     """Number of documents in undivided text files; None if unknown."""
     listing = text_files(config, f"{HERE}.paths", remote=False)

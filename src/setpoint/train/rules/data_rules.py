@@ -18,7 +18,7 @@ from setpoint.data.sources.config import (
     Text,
     Tokens,
 )
-from setpoint.data.tokenizers.config import TokenIds
+from setpoint.data.tokenizers.config import HuggingFace, TokenIds
 from setpoint.loss.config import CrossEntropy, tokens_named
 from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
@@ -266,6 +266,44 @@ def template_problems(job: Job) -> Iterator[Problem]:
                 )
         except SetpointError as error:
             yield Problem.of(error, f"{path}.template", "", also=("tokenizer",))
+
+
+@rule(
+    needs="files",
+    when=lambda job: isinstance(job.tokenizer, HuggingFace) and any(sources_of(job, Text)),
+    cautions={"control-tokens-in-text": "texts that spell control tokens, which are read as text"},
+)
+def spelled_tokens(job: Job) -> Iterator[Problem]:
+    """Texts that spell control tokens."""
+    from setpoint.data.sources.texts import beginnings
+    from setpoint.data.tokenizers.vocabulary import chat_facts
+
+    facts = chat_facts(job.tokenizer)
+    if facts is None:
+        return
+    for path, source in sources_of(job, Text):
+        controls = [token for token in facts.controls if token != source.separator]
+        for name, text in beginnings(source):
+            # <s> inside a text may be HTML.
+            first = text.lstrip()
+            found = [
+                token
+                for token in controls
+                if first.startswith(token) or (token.startswith("<|") and token in text)
+            ]
+            if found:
+                shown = ", ".join(found[:3]) + (" ..." if len(found) > 3 else "")
+                yield Caution(
+                    "control-tokens-in-text",
+                    f"{path}.paths",
+                    f"{name} spells {shown}, which {facts.title} reads as text here, in several "
+                    "tokens",
+                    also=("tokenizer",),
+                    hint="A source of type conversations writes control tokens around messages; "
+                    "separator divides plain text into documents; rows with input_ids hold "
+                    "tokens.",
+                )
+                break
 
 
 @rule(needs="files", when=lambda job: any(sources_of(job, Tokens)))
