@@ -10,7 +10,7 @@ import setpoint.presets  # noqa: F401 - registers `tiny`
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.model.divisors import nearest_multiples
-from setpoint.train.config import Job, solve_batch
+from setpoint.train.config import Job
 
 from ..support.snapshots import compare
 
@@ -60,22 +60,6 @@ def test_every_combination(ranks: int) -> None:
                 assert not possible, (sizes, ranks, found)
             else:
                 assert found in possible, (sizes, ranks)
-
-
-@given(
-    st.one_of(st.none(), st.integers(1, 4096)),
-    st.one_of(st.none(), st.integers(1, 64)),
-    st.one_of(st.none(), st.integers(1, 64)),
-    st.integers(1, 512),
-)
-def test_what_is_given_stays(
-    global_size: int | None, micro: int | None, accumulation: int | None, ranks: int
-) -> None:
-    found = solve_batch(global_size, micro, accumulation, ranks)
-    assert all(size >= 1 for size in found)
-    given_sizes = (global_size, micro, accumulation)
-    pairs = zip(given_sizes, found, strict=True)
-    assert all(size is None or size == other for size, other in pairs)
 
 
 @given(st.integers(1, 10_000), st.integers(1, 500))

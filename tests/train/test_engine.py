@@ -149,14 +149,6 @@ def faults(path: Path) -> list[str]:
     return [row["error"] for row in events(runs[0]) if row["event"] == "fault"]
 
 
-def test_an_imported_optimizer_that_refuses_its_step(tmp_path: Path) -> None:
-    words = "optimizer.target = torch.optim.SparseAdam failed in its step: RuntimeError: SparseAdam"
-    with pytest.raises(RunError, match=words) as caught:
-        train(small_job(tmp_path, *SHORT, *SPARSE))
-    assert "does not support dense gradients" in str(caught.value)
-    assert faults(tmp_path) == [str(caught.value)]
-
-
 class Misspelt(torch.optim.SGD):
     """Reads an attribute that it does not have."""
 

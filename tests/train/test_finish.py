@@ -68,15 +68,6 @@ def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
     assert [line for line in lines if not line.startswith("tokens/s")] == again
 
 
-def test_a_stopped_run_is_said_to_go_on(tmp_path: Path) -> None:
-    job = small_job(tmp_path, "duration=2 steps")
-    run = train(job)
-    run.status = 130
-    lines = summary(run)
-    assert "state interrupted" in lines
-    assert lines[-1] == "saved at step 2; the same command resumes there"
-
-
 def test_a_stop_after_a_step_names_the_option_to_leave_out(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=2 steps"), until=1)
     assert summary(run)[-1] == "saved at step 1; the same command without --until resumes there"

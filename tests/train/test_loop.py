@@ -148,13 +148,6 @@ def test_equal_to_a_plain_loop(tmp_path: Path, dropout: str, clip: str) -> None:
         torch.testing.assert_close(ours, theirs[name], rtol=1e-5, atol=1e-6)
 
 
-def test_the_position_after_each_update(tmp_path: Path) -> None:
-    _, recorder = run_loop(small_job(tmp_path, "duration=3 steps"))
-    assert recorder.positions == [(0, 1, False), (1, 2, False), (2, 3, True)]
-    assert recorder.told == ["start", "finish"]
-    assert [result.tokens for result in recorder.updates] == [64, 64, 64]
-
-
 @pytest.mark.parametrize(
     ("duration", "steps"),
     [

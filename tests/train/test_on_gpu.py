@@ -299,27 +299,24 @@ def test_float8_learns_as_bf16_does(device: str, recipe: Float8Recipe, tmp_path:
     assert losses(run.directory) != plain
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_compiled_layers_train_as_others_do(device: str, tmp_path: Path) -> None:
-    compiled = f"compile={{scope: block, backend: {'inductor' if device == 'cuda' else 'eager'}}}"
-    flags = (*COMMON, BF16, "model.dropout=0", device_flag(device))
+@CUDA
+def test_compiled_layers_train_as_others_do(tmp_path: Path) -> None:
+    flags = (*COMMON, BF16, "model.dropout=0", device_flag("cuda"))
     without, with_it = (
         losses(train(small_job(tmp_path, *flags, each), directory=tmp_path / each[:9]).directory)
-        for each in ("compile=null", compiled)
+        for each in ("compile=null", "compile={scope: block, backend: inductor}")
     )
-    assert with_it == pytest.approx(without, rel=1e-2 if device == "cuda" else 1e-6)
+    assert with_it == pytest.approx(without, rel=1e-2)
 
 
-@pytest.mark.parametrize("device", DEVICES)
-def test_saves_beside_training_hold_what_others_hold(device: str, tmp_path: Path) -> None:
-    """On a GPU they are copied into page-locked memory while the next step runs."""
-    beside = "async_pinned" if device == "cuda" else "async"
-    flags = ["duration=4 steps", "checkpoint.every=2 steps", BF16, device_flag(device)]
-    if device == "cuda":
-        flags.append("deterministic=true")
+@CUDA
+def test_saves_beside_training_hold_what_others_hold(tmp_path: Path) -> None:
+    """They are copied into page-locked memory while the next step runs."""
+    flags = ("duration=4 steps", "checkpoint.every=2 steps", BF16, device_flag("cuda"),
+             "deterministic=true")  # fmt: skip
     found = [
         essence(train(small_job(tmp_path, *flags, f"checkpoint.mode={mode}"),
                       directory=tmp_path / mode).directory)
-        for mode in ("sync", beside)
+        for mode in ("sync", "async_pinned")
     ]  # fmt: skip
     assert found[0] == found[1]

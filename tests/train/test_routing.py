@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.config import ConfigError, fingerprint, resolve
+from setpoint.config import fingerprint, resolve
 from setpoint.precision.config import LossScale
 from setpoint.precision.mixed_precision import LossScaler
 from setpoint.train.build.components import build_components
@@ -109,10 +109,3 @@ def test_another_micro_size_is_another_run_or_the_same_one(tmp_path: Path) -> No
     found = losses_of(small)
     assert losses_of(same) == pytest.approx(found, rel=1e-5)
     assert losses_of(other) != pytest.approx(found, rel=1e-3)
-
-
-def test_only_the_size_that_experts_are_counted_over_is_identity(tmp_path: Path) -> None:
-    sizes = ("batch.micro_size=4", "batch.accumulation=1")
-    assert fingerprint(small_job(tmp_path)) == fingerprint(small_job(tmp_path, *sizes))
-    with pytest.raises(ConfigError, match="3 does not divide the 2 sequences of a micro-batch"):
-        small_job(tmp_path, *EXPERTS, "model.moe.load_sequences=3")

@@ -73,16 +73,6 @@ def test_the_record_holds_formula_and_peak(tmp_path: Path) -> None:
     assert facts["peak FLOPs"] == "1e+12 per second and rank, for mfu"
 
 
-def test_without_a_peak_there_is_no_mfu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    run = train(small_job(tmp_path, "duration=1 steps", "tracking.progress=lines")).directory
-    (row, *_) = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
-    assert row["mfu"] is None
-    (start,) = events(run, "start")
-    assert start["utilization"]["peak_flops"] is None
-    assert start["utilization"]["flops_per_token"] > 0
-    assert "mfu" not in capsys.readouterr().out
-
-
 def test_tokens_of_all_ranks_over_the_peak_of_all(tmp_path: Path) -> None:
     flags = ("parallel.world_size=8", "batch.global_size=32", "tracking.peak_flops=1e12")
     job = small_job(tmp_path, *flags, without=("micro_size", "accumulation"))

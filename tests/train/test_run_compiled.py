@@ -268,6 +268,7 @@ def test_artifacts_of_a_run_are_loaded_by_the_next(tmp_path: Path) -> None:
     assert found["fxgraph_cache_hit"] and not found.get("fxgraph_cache_miss")
 
 
+@pytest.mark.slow
 def test_a_model_of_transformers(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     flags = ("model=huggingface", "model.config=gpt2", "model.overrides={n_layer: 1, n_embd: 16}")

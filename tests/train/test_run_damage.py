@@ -75,16 +75,6 @@ def test_the_one_before_is_used(
     assert not left.exists(), "what a killed process left"
 
 
-def test_people_are_told(stopped: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    flip(stopped / "checkpoints" / "step-00000022" / "model.safetensors")
-    draft, _ = read_record(Job, str(stopped))
-    train(compose(Job, draft, flags=["tracking.progress=lines"]).resolve(), directory=stopped)
-    told = capsys.readouterr().out
-    assert "step-00000022 is corrupt and is skipped: model.safetensors" in told
-    assert f"resuming {stopped} at step 20" in told
-    assert "step-00000022 is set aside as step-00000022.damaged-1, with all its files" in told
-
-
 def test_all_damaged_is_refused_and_nothing_is_lost(stopped: Path) -> None:
     folders = sorted((stopped / "checkpoints").glob("step-*"))
     for folder in folders:

@@ -56,6 +56,7 @@ def test_a_run_goes_on_with_other_memory(tmp_path: Path, plain: dict[str, Tensor
     assert len(events(path, "resume")) == 1
 
 
+@pytest.mark.slow
 def test_compiled_layers_stay_one_graph(tmp_path: Path) -> None:
     flags = ("model.layers=3", "duration=2 steps", "evaluation=null", "compile.backend=aot_eager")
     compiled = learned(small_job(tmp_path, *flags), tmp_path / "plain")

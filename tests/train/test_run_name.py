@@ -8,10 +8,9 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint
 from setpoint.train import run_name
-from setpoint.train.config import Job
 from setpoint.train.contract import ContractRefused
 from setpoint.train.run import train
-from setpoint.train.run_name import draw_seed, find_run, run_directory_of
+from setpoint.train.run_name import find_run, run_directory_of
 
 from ..support.records import remove_field
 from .small import events, small_job, snapshot, train_rows
@@ -41,15 +40,6 @@ def test_a_directory_that_no_system_can_make_is_refused(tmp_path: Path, flag: st
         with pytest.raises(SetpointError, match="at most 255 bytes") as caught:
             run_directory_of(job)
         assert len(str(caught.value)) < 500
-
-
-def test_only_a_null_seed_is_drawn() -> None:
-    given, null, other = Job(seed=3), Job(seed=None), Job(seed=None)
-    for draft in (given, null, other):
-        draw_seed(draft)
-    assert given.seed == 3
-    assert isinstance(null.seed, int)
-    assert null.seed != other.seed
 
 
 def test_a_run_set_aside_under_another_name_is_not_found(tmp_path: Path) -> None:

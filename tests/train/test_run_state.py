@@ -13,7 +13,7 @@ from torch import Tensor
 from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.repartition import convert
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import ConfigError, SetpointError
+from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
@@ -201,21 +201,6 @@ def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Pat
     (tmp_path / "away" / "model.safetensors").write_bytes(content)
     base.symlink_to(tmp_path / "away")
     assert train(longer, directory=run).started.step == 2
-
-
-@pytest.mark.parametrize(
-    ("flags", "said"),
-    [
-        ((FROZEN,), "but that is null"),
-        (("model.pretrained={}/run",), "no parameter is frozen"),
-        ((FROZEN, "model.pretrained={}/run", "checkpoint.save=false"), "save = false"),
-    ],
-)
-def test_what_has_no_effect_is_refused(
-    weights: Path, tmp_path: Path, flags: tuple[str, ...], said: str
-) -> None:
-    with pytest.raises(ConfigError, match=said):
-        small_job(tmp_path, *BASE, OUT, *(flag.format(weights) for flag in flags))
 
 
 QLORA = "adapter={type: qlora, rank: 2, b_std: 0.5, quantize: {type: nf4, group_size: 8}}"

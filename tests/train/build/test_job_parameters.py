@@ -53,16 +53,6 @@ def test_the_loop_multiplies_the_rate_of_the_schedule(tmp_path: Path) -> None:
     }
 
 
-def test_a_rate_of_zero_leaves_parameters_alone(tmp_path: Path) -> None:
-    flags = ('optimizer.groups=[{pattern="^embedding|norm", lr_multiplier=0}]', "duration=3 steps")
-    job = small_job(tmp_path, *flags)
-    components = build_components(job)
-    before = {name: p.detach().clone() for name, p in components.model.named_parameters()}
-    loop_of(job, components=components).run()
-    still = {n for n, p in components.model.named_parameters() if torch.equal(p, before[n])}
-    assert still == {name for name in before if name.startswith("embedding") or "norm" in name}
-
-
 def test_the_record_says_which_parameter_fell_into_which_group(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, RULES, "duration=2 steps")).directory
     (start,) = events(run, "start")

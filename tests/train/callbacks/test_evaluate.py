@@ -167,21 +167,3 @@ def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) 
     assert scores_of(longer.directory) == scores_of(oracle.directory)
     on = train(small_job(tmp_path, *FALLS))
     assert (on.started, on.final_position.step, on.reason) == (longer.final_position, 46, None)
-
-
-def test_the_best_is_forgotten_with_its_measure(tmp_path: Path) -> None:
-    change = "evaluation.sequences=2"
-    flags = (*FALLS, "checkpoint.every=2 steps", f"{STOP}=3")
-    first = train(small_job(tmp_path, *flags, f"evaluation.datasets=[{WEB}]"))
-    pointer = first.directory / "checkpoints" / "best"
-    before = int(pointer.read_text().strip().removeprefix("step-"))
-    assert before < first.final_position.step
-    # Patience is that of the new measure, too: the run goes on.
-    other = train(small_job(tmp_path, *flags, f"evaluation.datasets=[{WEB}]", change))
-    assert (
-        other.started == first.final_position
-        and other.final_position.step >= first.final_position.step + 6
-    )
-    assert int(pointer.read_text().strip().removeprefix("step-")) > first.final_position.step
-    log = (first.directory / "logs" / "rank-0.log").read_text()
-    assert "best metric reset: its measure has changed: " in log

@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, cast
+from typing import Any
 
 import pytest
 
@@ -14,7 +14,7 @@ from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
-from setpoint.train.callbacks.log import LogCallback, RecordCallback
+from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.position import Position
 from setpoint.train.row_metrics import LossMean
 from setpoint.train.run import train
@@ -169,17 +169,3 @@ def test_a_tracker_of_ones_own(tmp_path: Path) -> None:
         train(small_job(tmp_path, *flags, "duration=3 steps"))
         kept = (run / "logs" / "kept.txt").read_text().split("\n")
         assert kept == ["train 1", "train 2", "close", "rewind 2", "train 3", "close", ""]
-
-
-def test_the_record_is_changed_once_and_not_before_the_first_update(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    calls: list[str] = []
-    monkeypatch.setattr("setpoint.train.callbacks.log.change_record", calls.append)
-    callback, anything = RecordCallback(cast(Any, "changed")), cast(Any, None)
-    callback.start(anything)
-    callback.finish(anything)
-    callback.after_step(anything, anything)
-    assert calls == []
-    callback.after_first_step(anything, anything)
-    assert calls == ["changed"]

@@ -11,11 +11,10 @@ from typing import Any, cast
 
 import pytest
 import torch
-from torch.profiler import record_function
 
 from setpoint.compile.config import Compile
 from setpoint.compile.watch import News
-from setpoint.config import RunError, resolve
+from setpoint.config import resolve
 from setpoint.parallel.world import World
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.build.components import build_components
@@ -105,7 +104,7 @@ class Interrupt(Callback):
 
 
 @pytest.mark.parametrize(
-    ("how", "step", "kept"), [("Ctrl-C", 1, False), ("SIGTERM", 3, True), ("error", 3, True)]
+    ("how", "step", "kept"), [("Ctrl-C", 2, False), ("SIGTERM", 3, True), ("error", 3, True)]
 )
 def test_a_session_that_ends_within_a_cycle(
     tmp_path: Path,
@@ -159,29 +158,6 @@ def test_only_the_ranks_that_are_asked_for(tmp_path: Path, rank: int, ranks: str
     assert [each.rank for each in profiled] == ([rank] if ranks == "null" or rank == 0 else [])
 
 
-def test_the_loop_is_as_before(tmp_path: Path) -> None:
-    """Spans are set only while something may be recorded."""
-    job = small_job(tmp_path, "duration=6 steps", *WINDOW)
-    components = build_components(job)
-    assert job.profiling is not None
-    seen: list[bool] = []
-
-    class Look(Callback):
-        def after_step(self, loop: Loop, result: StepResult) -> None:
-            seen.append(loop.times.trace is record_function)
-
-    class Nothing:
-        def write(self, *_: Any, **__: Any) -> None: ...
-        def note(self, _: str) -> None: ...
-
-    run: Any = SimpleNamespace(
-        world=components.world, directory=tmp_path, events=Nothing(), progress=Nothing()
-    )
-    profiler = ProfileCallback(job.profiling, run)
-    loop_of(job, profiler, Look(), components=components).run()
-    assert seen == [True, True, True, False, False, False]
-
-
 class Events:
     """Keeps events."""
 
@@ -197,12 +173,12 @@ def at(step: int, seconds: float) -> Any:
     return SimpleNamespace(previous=before, position=SimpleNamespace(step=step, seconds=seconds))
 
 
-def callback(news: list[News], fails: bool = False) -> tuple[CompileCallback, Events, Notes]:
+def callback(news: list[News]) -> tuple[CompileCallback, Events, Notes]:
     events, notes = Events(), Notes()
     parts = SimpleNamespace(compiled=SimpleNamespace(), device=torch.device("cpu"))
     world = World(torch.device("cpu"))
     run: Any = SimpleNamespace(components=parts, world=world, events=events, progress=notes)
-    made = CompileCallback(resolve(Compile(fallback="fail" if fails else "report")), run)
+    made = CompileCallback(resolve(Compile()), run)
     made.watch = cast(Any, SimpleNamespace(news=iter(news).__next__))
     return made, events, notes
 
@@ -233,16 +209,6 @@ def test_the_first_update_and_later_ones() -> None:
         "compile: a graph ends (step 3)",
         "compile: the last evaluation (step 3)",
     ]
-
-
-def test_a_fallback_ends_the_run_and_is_recorded() -> None:
-    """Recompilations alone do not."""
-    news = [News(graphs=1, recompilations=("size",)), News(graphs=1, fallbacks=("one", "two"))]
-    told, events, _ = callback(news, fails=True)
-    told.after_step(at(3, 2.0), None)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(RunError, match="step 4: compile.fallback = fail: one\ntwo"):
-        told.after_step(at(4, 2.0), None)  # pyright: ignore[reportArgumentType]
-    assert len(events.seen) == 2
 
 
 def test_artifacts_are_written_by_one_rank_where_anything_was_compiled() -> None:
@@ -335,14 +301,6 @@ def run(folder: Path, *flags: str, watch: Watch, start: int = 0) -> None:
     position = Position(step=start, tokens=start * 64)
     # The one that counts comes after, so that it sees what a step has collected.
     Loop(job, components, [collect, watch], StopRequest(), position).run()
-
-
-def test_exactly_when_due(tmp_path: Path) -> None:
-    watch = Watch()
-    run(tmp_path, "resilience.gc.every=3 steps", "resilience.gc.generation=1", watch=watch)
-    due = {step: [1] if step % 3 == 0 else [] for step in range(1, 8)}
-    assert watch.by_step == due
-    assert gc.isenabled()
 
 
 @pytest.mark.parametrize(

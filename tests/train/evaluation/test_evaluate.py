@@ -329,12 +329,6 @@ def test_nothing_of_the_state_changes(tmp_path: Path) -> None:
     assert all(parameter.grad is None for parameter in components.model.parameters())
 
 
-def test_bf16_is_used(tmp_path: Path) -> None:
-    full, half = (small_job(tmp_path, f"precision.compute={c}") for c in ("fp32", "bf16"))
-    scores = [held_out(job).loss for job in (full, half)]
-    assert scores[0] != scores[1] == pytest.approx(scores[0], rel=1e-2)
-
-
 def test_how_far_an_evaluation_is(tmp_path: Path) -> None:
     job = small_job(tmp_path, "evaluation.sequences=5")
     told: list[tuple[str, int, int | None]] = []

@@ -36,15 +36,6 @@ SCORES: Scores = {
 }
 
 
-def test_from_sums() -> None:
-    score = Score.of(300.0, 100, 90, 4, 9, 25)
-    assert (score.loss, score.tokens, score.accuracy) == (3.0, 100, 0.25)
-    assert score.perplexity == pytest.approx(math.exp(3.0), rel=1e-15)
-    assert score.bits_per_byte == pytest.approx(300 / math.log(2) / 90, rel=1e-15)
-    assert score.metric("accuracy") == 0.25 and score.metric("loss") == 3.0
-    assert Score.of(300.0, 100, 90, 4, 9).accuracy is None
-
-
 def test_a_row_there_and_back_through_a_file(tmp_path: Path) -> None:
     with JsonlWriter(tmp_path / "rows.jsonl") as file:
         file.write({"kind": "evaluation", "step": 3, "tokens": 9, **row_of(SCORES)})
