@@ -8,6 +8,28 @@ from setpoint.config.schema.field import Bounds
 from .sample import Batch
 
 
+@pytest.mark.parametrize(
+    ("bounds", "inside", "outside", "words"),
+    [
+        (Bounds(gt=0), (1, 0.1), (0, -1), "> 0"),
+        (Bounds(ge=0, lt=1), (0, 0.5), (1, -0.1), ">= 0, < 1"),
+        (Bounds(le=3), (3,), (3.5,), "<= 3"),
+        (Bounds(pattern="a+"), ("aa", 3), ("ab", ""), "matching a+"),
+    ],
+)
+def test_bounds(
+    bounds: Bounds, inside: tuple[Any, ...], outside: tuple[Any, ...], words: str
+) -> None:
+    for value in inside:
+        bounds.check(value)
+    for value in outside:
+        with pytest.raises(Invalid):
+            bounds.check(value)
+    assert bounds.describe() == words
+    assert bounds
+    assert not Bounds()
+
+
 def test_limits_say_nothing_about_words_and_null() -> None:
     class Root(Config):
         size: int | Literal["auto"] | None = field(default="auto", ge=1)

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from setpoint.config import Config, ConfigError, SetpointError, dead
@@ -32,7 +32,6 @@ from .space_sample import Momentum, Root, open_root, sweep
 INTS = st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True)
 
 
-@settings(max_examples=40)
 @given(INTS, INTS, st.lists(st.floats(1e-6, 1e3), min_size=1, max_size=3, unique=True))
 def test_a_grid_is_what_single_command_lines_give(
     seeds: list[int], halves: list[int], rates: list[float]
