@@ -35,7 +35,8 @@ def losses_of(load: Any, side: str, precision: str, updates: int = 6) -> list[fl
     return found
 
 
-@pytest.mark.parametrize("precision", ["fp32", pytest.param("bf16", marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
 def test_all_sides_learn_the_same(load: Any, precision: str) -> None:
     loops = load("train.loops")
     ours = losses_of(load, "setpoint", precision)

@@ -1,5 +1,6 @@
 """No default of a preset, a modifier or a variant changes unseen: the alarm for drift."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,7 @@ def test_rewriting_shows_the_diff_and_ends_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(goldens, "FOLDER", tmp_path)
+    monkeypatch.setattr(goldens, "goldens", functools.cache(goldens.goldens))
     (tmp_path / "old-preset.txt").write_text("x = 1\n")
     assert goldens.main() == 0
     shown = capsys.readouterr().out

@@ -39,7 +39,7 @@ def test_faults_are_found_and_made_smaller(monkeypatch: pytest.MonkeyPatch) -> N
             pass
 
     monkeypatch.setattr(configurations, "attempt", broken)
-    monkeypatch.setattr(configurations, "SECONDS", 0.5)
+    monkeypatch.setattr(configurations, "SECONDS", 0.2)
     flags = ("--seed=3", "--optimizer.lr=2", "--nothing")
     case = Case("job", "tiny", flags=flags, environ=(("SETPOINT__SEED", "1"),))
     with prepared():

@@ -13,8 +13,7 @@ from .faults import FAULTS
 from .table import CAMPAIGNS, PAGE, counts_in, with_table
 
 SMALL = {
-    ("fail", 1): "Disk,Memory,NotANumber",
-    ("fail, tracker", 1): "Second,Silent",
+    ("fail, tracker", 1): "Disk,Memory,NotANumber,Second,Silent",
     ("rollback", 2): "Killed,Hangs",
 }
 """Faults of the stories that `make test` tries."""
