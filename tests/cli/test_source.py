@@ -71,12 +71,9 @@ def test_a_text_or_a_script_in_the_place_of_source(cli: CommandLine) -> None:
     cli.ok("check own:small")
 
 
-def test_what_hydra_deletes(cli: CommandLine) -> None:
-    for line in ("small.toml ~evaluation", "~evaluation small.toml", "small.toml ~evaluation=x"):
-        assert "--evaluation null switches a section off" in cli.refused(f"check {line}")
-    cli.ok("check small.toml --evaluation null")
-    assert "--data.sources.remove 0 removes" in cli.refused("check small.toml ~data.sources.0")
-    cli.ok("show small.toml --data.sources.append stdlib --data.sources.remove 0")
+def test_the_deletions_of_hydra_are_refused(cli: CommandLine) -> None:
+    for line in ("small.toml ~evaluation", "small.toml ~evaluation=x"):
+        assert "an override is written --section.field value" in cli.refused(f"check {line}")
 
 
 def test_what_a_variable_of_the_environment_is_taken_for(cli: CommandLine) -> None:

@@ -115,7 +115,6 @@ WRONG: dict[str, dict[str, Any]] = {
     "inherited_range": {"annotations": X, "bases": (Limited,), "x": field(default=20, ge=15)},
     "inherited_property": {"annotations": {}, "bases": (Limited,), "x": property(_nothing)},
     "slots": {"annotations": X, "x": 1, "__slots__": ("y",)},
-    "abstract": {"annotations": X, "bases": (Abstract,), "x": 1, "keywords": {"type": "a"}},
     "cached": {"annotations": X, "x": 1, "y": functools.cached_property(_nothing)},
 }
 

@@ -551,12 +551,8 @@ def _is_flag(token: str) -> bool:
 
 
 def _is_override(token: str) -> bool:
-    """True for `--a.b`, `a.b=1`, and Hydra's `~a`, which is refused with a suggestion."""
+    """True for `--a.b` and `a.b=1`."""
     name, equals, _ = token.partition("=")
-    if token.startswith("~"):
-        from setpoint.config.layers.flags import deletes
-
-        return deletes(token) and not os.path.exists(token)
     if token.startswith("-"):
         return _is_flag(token)
     # Neither the parameters of a preset, tiny(width=64), closed or not, nor a folder of a sweep.

@@ -6,7 +6,7 @@ memory is allocated, and nothing recurses.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 from ..values.scalar import Struct
 from ..words.plain_data import (
@@ -213,21 +213,8 @@ def _height(value: object) -> int:
     return 1 + max((_height(item) for _, item in children(cast(object, value))), default=0)
 
 
-class Mark(Protocol):
-    """A position, as provided by `ruamel.yaml`."""
-
-    index: int
-
-
-class Event(Protocol):
-    """The attributes used of a `ruamel.yaml` event; each event class has some of them."""
-
-    start_mark: Mark
-    anchor: str | None
-    style: str | None
-    tag: str | None
-    value: str
-    version: tuple[int, int] | None
+Event: TypeAlias = Any
+"""An event of `ruamel.yaml`, of a class such as `ScalarEvent`."""
 
 
 def events(text: str, name: str) -> Iterator[Event]:

@@ -26,22 +26,8 @@ from .extends import EXTENDS
 CHOOSING = ("type", EXTENDS)  # fragments may choose a variant, too
 
 
-def deletes(token: str) -> bool:
-    """True for Hydra's deletion syntax, `~` and a dotted name, as opposed to a home folder."""
-    name = token.partition("=")[0]
-    return name[:1] == "~" and all(part.isidentifier() or part.isdecimal()
-                                   for part in name[1:].split("."))  # fmt: skip
-
-
 def unexpected(token: str) -> str:
     """The error for a word that is not an override."""
-    if deletes(token):
-        name = token[1:].partition("=")[0]
-        head, _, last = name.rpartition(".")
-        hint = f"--{name} null switches a section off"
-        if head and last.isdecimal():
-            hint = f"--{head}.remove {last} removes an item from a list"
-        return f"unexpected argument {token!r}; ~ does not delete: {hint}"
     return (
         f"unexpected argument {token!r}; an override is written --section.field value "
         f"or section.field=value"
@@ -133,7 +119,7 @@ def _read_flag(cls: type[Node], token: str) -> Flag:
     name, equals, text = token.partition("=")
     label = f"{name} ({token.place})" if isinstance(token, Word) else name
     if not name.startswith("--"):
-        if not equals or not name or name.startswith("-") or deletes(token):
+        if not equals or not name or name[0] in "-~":
             raise SetpointError(unexpected(token))
         return Flag(_path(name), text, label)
     path = _path(name[2:])

@@ -376,8 +376,6 @@ def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
         yield f": environment_prefix={prefix!r} is not the beginning of an environment variable"
     if tag is not None and (tag == "null" or not f"_{tag}".replace("-", "_").isidentifier()):
         yield f": type={tag!r} is not a word of letters, digits, - and _"
-    if tag is not None and cls.__abstractmethods__:
-        yield f": a variant cannot be abstract; define {', '.join(sorted(cls.__abstractmethods__))}"
     lower = [key.lower() for key in info.fields]
     if len({*lower}) < len(lower):  # environment variables ignore case
         yield f": two fields differ in case only: {', '.join(info.fields)}"

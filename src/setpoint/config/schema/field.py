@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 SCALARS: dict[type[FieldType], type] = {IntType: int, FloatType: float, StrType: str}
 MUTABLE = (list, dict, set, Free, Node)
 LIMITS = ("gt", "ge", "lt", "le", "pattern")
-NO_LIMITS = [None] * len(LIMITS)
 
 
 class Options(TypedDict, total=False):
@@ -380,7 +379,7 @@ class Bounds(Struct):
 def _bounds(options: dict[str, Any], prefix: str) -> Bounds | None:
     """Remove the limits from the options of a field; None without a limit."""
     limits = [options.pop(f"{prefix}{name}", None) for name in LIMITS]
-    return None if limits == NO_LIMITS else Bounds(*limits)
+    return None if all(limit is None for limit in limits) else Bounds(*limits)
 
 
 class Role(Struct):
