@@ -14,7 +14,7 @@ from setpoint.optim.grouping import (
     multipliers_of,
     parameter_groups,
 )
-from setpoint.shapes.protocols import Parameter
+from setpoint.shapes.parameter import Parameter
 
 MODEL = (
     Parameter("embedding.weight", (9, 4), "embedding"),

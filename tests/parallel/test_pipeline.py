@@ -16,7 +16,7 @@ from setpoint.model.parameters import count_parameters_of, part_sizes, training_
 from setpoint.parallel.pipeline import Pipeline
 from setpoint.parallel.pipelining import SCHEDULES, Pipelining, balanced, ranks_of_stages
 from setpoint.parallel.world import World, noise_axes
-from setpoint.shapes.protocols import StagePart
+from setpoint.shapes.parameter import StagePart
 
 from ..train.small import small_job
 from .equal_ranks import CASES as EVERY

@@ -29,8 +29,8 @@ from setpoint.adapter.targets import (
     sites_of,
 )
 from setpoint.config import SetpointError
+from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.placed import local_part
-from setpoint.shapes.protocols import Parameter
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
 

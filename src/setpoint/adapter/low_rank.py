@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from setpoint.shapes.parameter import Kind
 from setpoint.shapes.placed import local_part
-from setpoint.shapes.protocols import Kind
 
 if TYPE_CHECKING:
     from setpoint.adapter.targets import AdapterTarget

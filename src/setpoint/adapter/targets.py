@@ -11,6 +11,7 @@ from typing import Literal, NamedTuple
 from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.quantize.config import quantize_problems
 from setpoint.config import Problem
+from setpoint.shapes.parameter import Kind, Parameter
 from setpoint.shapes.patterns import (
     examples,
     first_match,
@@ -19,7 +20,6 @@ from setpoint.shapes.patterns import (
     unmatched,
     untaken,
 )
-from setpoint.shapes.protocols import Kind, Parameter
 from setpoint.units.size import in_units
 
 Form = Literal["linear", "embedding", "experts"]

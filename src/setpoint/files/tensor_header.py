@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from setpoint.config import RunError, SetpointError
-from setpoint.shapes.stored import Form
+from setpoint.shapes.parameter import Form
 
 Shape = tuple[int, ...]
 

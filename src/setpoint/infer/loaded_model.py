@@ -35,7 +35,7 @@ from setpoint.model.pretrained.recorded_model import tokenizer_of
 from setpoint.model.pretrained.save_pretrained import ends_of
 from setpoint.parallel.world import World, choose_device, reader_of
 from setpoint.precision.mixed_precision import compute_in
-from setpoint.shapes.protocols import Parameter
+from setpoint.shapes.parameter import Parameter
 from setpoint.train.config import Job
 from setpoint.units.dtype import DType
 

@@ -10,7 +10,8 @@ from typing import Any, Literal
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from setpoint.shapes.protocols import Kind, KnowsKinds
+from setpoint.shapes.parameter import Kind
+from setpoint.shapes.protocols import KnowsKinds
 
 _NORMS = (nn.LayerNorm, nn.RMSNorm, nn.GroupNorm, _NormBase)
 # `LlamaRMSNorm`, `BatchNorm1d`, `RMSNormGated`; not `NormalizedLinear`.

@@ -10,7 +10,7 @@ from setpoint.config import SetpointError
 from setpoint.model.attention.config import Kind as AttentionKind
 from setpoint.model.attention.selection import kind_of, kinds_of, reach
 from setpoint.model.config import LayerNormConfig, NormConfig, TransformerConfig
-from setpoint.shapes.protocols import Kind, Parameter, StagePart
+from setpoint.shapes.parameter import Kind, Parameter, StagePart
 
 if TYPE_CHECKING:
     from setpoint.model.config import ModelConfig

@@ -34,8 +34,8 @@ from setpoint.config.component_sections import (
     wrong_arguments,
 )
 from setpoint.config.values.origin import DEFAULT
+from setpoint.shapes.parameter import Kind, Parameter
 from setpoint.shapes.patterns import pattern_problems
-from setpoint.shapes.protocols import Kind, Parameter
 from setpoint.units import Length
 
 if TYPE_CHECKING:

@@ -14,6 +14,7 @@ from setpoint.config import (
 )
 from setpoint.config.words.errors import with_valid
 from setpoint.optim.config import OWN, Group, OptimizerConfig, option_problems, read_options
+from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.patterns import (
     first_match,
     is_pattern,
@@ -22,7 +23,6 @@ from setpoint.shapes.patterns import (
     unmatched,
     untaken,
 )
-from setpoint.shapes.protocols import Parameter
 
 if TYPE_CHECKING:
     from torch import nn

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from setpoint.parallel.config import Parallel
     from setpoint.parallel.world import World
-    from setpoint.shapes.protocols import StagePart
+    from setpoint.shapes.parameter import StagePart
 
 
 def divide(

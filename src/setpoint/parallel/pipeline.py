@@ -16,7 +16,8 @@ from setpoint.parallel.buckets import sum_in_buckets
 from setpoint.parallel.hangs import limit_waits, meeting_time
 from setpoint.parallel.pipelining import balanced, ranks_of_stages
 from setpoint.shapes.outcome import supports_head
-from setpoint.shapes.protocols import NamesParts, Staged, StagePart
+from setpoint.shapes.parameter import StagePart
+from setpoint.shapes.protocols import NamesParts, Staged
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Literal, NamedTuple
 from setpoint.config import RUNTIME, Config, Problem, field, rule
 
 if TYPE_CHECKING:
-    from setpoint.shapes.protocols import StagePart
+    from setpoint.shapes.parameter import StagePart
 
 
 class Schedule(NamedTuple):

@@ -28,8 +28,8 @@ from setpoint.optim.config import ImportedOptimizer, ScheduleFreeAdamWConfig
 from setpoint.optim.grouping import is_frozen
 from setpoint.plan.pieces import ModelPiece, layer_pieces, outer_pieces
 from setpoint.precision.config import converted, skips
-from setpoint.shapes.protocols import Parameter
-from setpoint.shapes.protocols import StagePart as Size
+from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.parameter import StagePart as Size
 from setpoint.train.build.job_parameters import (
     WIDTHS,
     adapted,

@@ -1,49 +1,16 @@
-"""Parameters, protocols of models and modules, and the callback for the progress of work."""
+"""Protocols of models and modules, and the callback for the progress of work."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from setpoint.shapes.batch import ContextGroups
+    from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
-
-
-Kind = Literal["matrix", "vector", "tensor", "bias", "norm", "embedding", "output", "router"]
-"""The role of a parameter. Without another one it is a `vector`, a `matrix` or, with more than two
-dimensions, a `tensor`; Setpoint's packed experts, whose tensors are batches of matrices, are
-`matrix`."""
-
-
-class Parameter(NamedTuple):
-    """One parameter of a model.
-
-    Arguments:
-        shape: shape over all ranks.
-        rate: learning-rate multiplier.
-        inputs_first: whether a matrix is (inputs, outputs), unlike in torch.nn.Linear.
-        packed: order in which `tensor` packs the expert matrices of transformers; "": not packed.
-        tensor: None if it is known only from the configuration.
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    kind: Kind
-    rate: float = 1.0
-    inputs_first: bool = False
-    packed: Literal["", "inputs_first", "outputs_first"] = ""
-    tensor: Tensor | None = None
-
-
-class StagePart(NamedTuple):
-    """Part of a model that stays in one pipeline stage, with its parameters and FLOPs per token."""
-
-    name: str
-    parameters: int
-    flops: int
 
 
 @runtime_checkable

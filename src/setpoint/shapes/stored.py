@@ -9,30 +9,14 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor, nn
 
+    from setpoint.shapes.parameter import Form
+
 CHILD = "quantized"
 """Name of the child with such a weight, or with several by name."""
 
 
 E2M1 = (0.0, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0)
 """Magnitudes of a 4-bit float: one bit of sign, two of exponent, one of mantissa."""
-
-
-class Form(NamedTuple):
-    """Quantization format of a matrix.
-
-    Arguments:
-        numbers: `e4m3`, `e5m2`, `int8`, `int4`, `e2m1`, `nf4` or `fp4`.
-        block: rows and columns that share a scale; for `nf4` and `fp4`, of the flattened matrix.
-        scales: `float`, `exponent` (of two), or `e4m3` times one float per matrix.
-        nested: number of scales that share a scale of their own; 0: scales are not quantized.
-        zeros: whether blocks have zero points.
-    """
-
-    numbers: str
-    block: tuple[int, int]
-    scales: str = "float"
-    nested: int = 0
-    zeros: bool = False
 
 
 class Coded(NamedTuple):

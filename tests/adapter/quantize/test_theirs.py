@@ -25,7 +25,8 @@ from setpoint.infer.loaded_model import add_adapter
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import start_from
 from setpoint.model.pretrained.tensor_files import dense_tensors
-from setpoint.shapes.stored import Form, stored_weights
+from setpoint.shapes.parameter import Form
+from setpoint.shapes.stored import stored_weights
 from setpoint.train.rules.model_rules import base_problems, built_adapter_problems
 
 from ...model.pretrained.ours import as_transformers, change_config, rewrite

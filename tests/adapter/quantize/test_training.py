@@ -21,7 +21,7 @@ from setpoint.plan.memory import update_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.resilience.signals import StopRequest
-from setpoint.shapes.protocols import Parameter
+from setpoint.shapes.parameter import Parameter
 from setpoint.train.build.adapter import merge_adapters
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.loop import Loop

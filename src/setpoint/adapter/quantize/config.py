@@ -8,8 +8,8 @@ from math import ceil, gcd, inf, log
 from typing import Final, Literal
 
 from setpoint.config import RUNTIME, Caution, Config, Problem, dead, field, rule
+from setpoint.shapes.parameter import Form
 from setpoint.shapes.patterns import matches, pattern_problems, unmatched
-from setpoint.shapes.stored import Form
 
 SCALES_PER_SCALE: Final = 256
 """Group size of scales in double quantization."""

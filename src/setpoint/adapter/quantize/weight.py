@@ -26,8 +26,8 @@ from setpoint.shapes.stored import CHILD, HasCoded
 if TYPE_CHECKING:
     from setpoint.adapter.quantize.config import Noise, Quantization
     from setpoint.adapter.targets import Site
+    from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
-    from setpoint.shapes.protocols import Kind
     from setpoint.shapes.stored import Coded
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]

@@ -20,7 +20,8 @@ from setpoint.model.pretrained.tensor_files import dense_tensors, listed
 
 if TYPE_CHECKING:
     from setpoint.files.tensor_header import Encoding, TensorInfo
-    from setpoint.shapes.stored import Coded, Form
+    from setpoint.shapes.parameter import Form
+    from setpoint.shapes.stored import Coded
 
 
 def read_model(

@@ -13,9 +13,10 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError
 from setpoint.model.block_modules import VALUES, FeedForward, activation, cast_once
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, PerExpert
+from setpoint.shapes.parameter import Kind
 from setpoint.shapes.peers import compute_sent
 from setpoint.shapes.placed import local_part
-from setpoint.shapes.protocols import GroupedProducts, Kind
+from setpoint.shapes.protocols import GroupedProducts
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig

@@ -46,7 +46,8 @@ from setpoint.precision.mixed_precision import (
     store_in,
 )
 from setpoint.shapes.batch import WHOLE, SequenceParts
-from setpoint.shapes.protocols import Parameter, Work, no_work
+from setpoint.shapes.parameter import Parameter
+from setpoint.shapes.protocols import Work, no_work
 from setpoint.track.console import short_count
 from setpoint.train.build.assets import Assets, assets_of
 from setpoint.train.build.job_data import (

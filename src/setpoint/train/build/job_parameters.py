@@ -26,7 +26,7 @@ from setpoint.optim.grouping import (
     in_words,
     is_frozen,
 )
-from setpoint.shapes.protocols import Parameter
+from setpoint.shapes.parameter import Parameter
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

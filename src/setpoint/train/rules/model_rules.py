@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from setpoint.data.tokenizers.config import TokenizerConfig
     from setpoint.model.attention.selection import Dense
-    from setpoint.shapes.stored import Form
+    from setpoint.shapes.parameter import Form
     from setpoint.train.config import Job
 
 FACTOR = 4
