@@ -116,6 +116,17 @@ def test_rows_of_others(tmp_path: Path) -> None:
         assert np.array_equal(found.tokens[:], texts.tokens[:])
 
 
+def test_rows_with_a_field_of_another_name(tmp_path: Path) -> None:
+    field = {"data.sources.0.field": "body"}
+    rows = [{"body": text} for text in TEXTS]
+    found = trained(tmp_path, data=rows, overrides=field).components.corpora[0]
+    texts = trained(tmp_path, data=TEXTS, overrides={"name": "texts"}).components.corpora[0]
+    assert isinstance(found, Corpus) and isinstance(texts, Corpus)
+    assert np.array_equal(found.tokens[:], texts.tokens[:])
+    with pytest.raises(SetpointError, match="line 1 has no field 'text'; its fields are body"):
+        trained(tmp_path, data=rows)
+
+
 def test_conversations_in_memory(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     options = {"data.sources.0.template": "plain", "data.sources.0.loss_on": "last_answer"}
@@ -135,7 +146,6 @@ def test_conversations_in_memory(tmp_path: Path) -> None:
         (5, "data is 5"),
         ([], "data holds no rows"),
         ([b"x"], r"data\[0\] is bytes b'x'"),
-        ([{"body": "x"}], r"data\[0\] has no text: its keys are body"),
         (["a", CHATS[0]], r"data\[1\]: expected texts, like the rows before it, got"),
         (["a", "\ud800"], r"data\[1\]: '\\ud800' is a surrogate"),
         ([{"text": "a", "x": object()}], r"data\[0\]: it cannot be written as JSON: object"),

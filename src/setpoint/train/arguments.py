@@ -265,7 +265,8 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
         name: the function and its argument, for messages.
 
     Raises:
-        SetpointError: the data is invalid, or has rows of different kinds.
+        SetpointError: the data is invalid, or has rows of different kinds. A missing text is found
+            by the reader of the rows, which knows the field.
     """
     cls: type[Text] | type[Conversations] | None = None
     lines: list[bytes] = []
@@ -276,7 +277,8 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
             values = {"messages": values}
         if not isinstance(values, Mapping):
             raise SetpointError(f"{place} is {_as_text(row)}.\n{VALID_DATA}")
-        kind = _kind_of(values, place)
+        is_chat = any(values.get(key) is not None for key in CONVERSATION_KEYS)
+        kind = Conversations if is_chat else Text
         if cls is not None and kind is not cls:
             raise SetpointError(
                 f"{place}: expected {_plural_of(cls)}, like the rows before it, got "
@@ -308,16 +310,6 @@ def _rows(data: Any, name: str) -> Iterator[Any]:
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return (data[index] for index in range(len(data)))
     raise SetpointError(f"{name} is {_as_text(data)}.\n{VALID_DATA}")
-
-
-def _kind_of(row: Mapping[str, Any], place: str) -> type[Text] | type[Conversations]:
-    if any(row.get(key) is not None for key in CONVERSATION_KEYS):
-        return Conversations
-    text = row.get("text")
-    if isinstance(text, str):
-        return Text
-    fault = f"text is {_as_text(text)}" if "text" in row else f"its keys are {', '.join(row)}"
-    raise SetpointError(f"{place} has no text: {fault}.\n{VALID_DATA}")
 
 
 def _plural_of(cls: type[SourceConfig]) -> str:
