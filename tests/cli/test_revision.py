@@ -155,6 +155,7 @@ def test_no_path_leads_out_of_the_revision(cli: CommandLine, git: Repository) ->
 def test_outside_of_a_repository(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     text = cli.refused("show HEAD:small.toml")
     assert "'HEAD' is neither a module nor a revision of a repository around" in text
+    assert "is a URL" in cli.refused("evaluate s3://bucket/runs/tiny")
     gone = cli.folder / "gone"
     gone.mkdir()
     monkeypatch.chdir(gone)

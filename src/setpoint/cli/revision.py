@@ -107,6 +107,12 @@ def record_at_revision(name: str, inner: str, imports: Sequence[str]) -> Iterato
 
 def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     """Find the commit in the working folder's repository, or in Setpoint's own checkout."""
+    if inner.startswith("//"):
+        raise SetpointError(
+            f"{name}:{inner} is a URL, and a source is on this machine.\nValid: a copy of the file "
+            f"or directory; `setpoint checkpoint list` and `verify`, and checkpoint.load of a new "
+            f"run, take the URL of a run"
+        )
     try:
         folder = os.getcwd()
     except OSError as error:

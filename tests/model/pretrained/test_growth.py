@@ -256,6 +256,7 @@ def test_what_is_no_model_is_told_apart(tmp_path: Path, monkeypatch: pytest.Monk
     assert locate_here("models/llama") is not None
     assert locate_here("organization/name@v2") is None
     names = ["models/lama", "llama", "/nowhere/model", "empty", "file.safetensors", "run", "a b/c"]
+    names += ["s3://bucket/model"]
     cases = {name: partial(load_pretrained, name) for name in names}
     compare("model/pretrained_not_found", refusals(cases))
     with pytest.raises(SetpointError):

@@ -15,7 +15,7 @@ from setpoint.config import (
     nearest,
 )
 from setpoint.files import MANIFEST
-from setpoint.hub.fetch import fetch_files, split_hub_id
+from setpoint.hub.fetch import fetch_files, is_url, split_hub_id
 
 CONFIG: Final = "config.json"
 """Configuration file of a transformers model."""
@@ -75,7 +75,7 @@ def locate_here(name: str) -> Place | None:
             return Place(name, "checkpoint", checkpoint)
     if not path.exists():
         if split_hub_id(name) is None or _has_parent(path):
-            raise MissingPathError(f"{name}: {_missing(path)}")
+            raise MissingPathError(f"{name}: {_missing(name, path)}")
         return None
     if not path.is_dir():
         raise SetpointError(
@@ -143,7 +143,12 @@ def _has_parent(path: Path) -> bool:
     return len(path.parts) > 1 and path.parent.is_dir()
 
 
-def _missing(path: Path) -> str:
+def _missing(name: str, path: Path) -> str:
+    if is_url(name):
+        return (
+            "is a URL; give a copy of the directory on this machine, or start from a checkpoint "
+            "there with checkpoint.load"
+        )
     parent = path.parent
     if not parent.is_dir():
         return "there is no such directory, and a Hub id has the form organization/name"
