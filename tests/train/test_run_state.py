@@ -229,17 +229,14 @@ def test_what_an_adapter_freezes_is_left_out(
     found = {**held(run, 4), **frozen_of(run / "checkpoints/step-00000004", add_adapter)}
     for name, each in expected.items():
         assert torch.equal(as_placed(found[name], torch.empty(0)), each), name
-    job = complete(
-        compose(Inference, flags=[f"weights.path={run}", "generation.prompts=[a]"]).resolve()
-    )
+    assert torch.equal(logits_of(run), logits_of(whole))
+
+
+def logits_of(run: Path) -> Tensor:
+    flags = [f"weights.path={run}", "generation.prompts=[a]"]
+    job = complete(compose(Inference, flags=flags).resolve())
     with torch.no_grad():
-        one, other = (
-            load_model(job.evolve(weights=job.weights.evolve(path=str(each)))).model(
-                torch.arange(9)[None]
-            )
-            for each in (whole, run)
-        )
-    assert torch.equal(one, other)
+        return load_model(job).model(torch.arange(9)[None])
 
 
 def test_other_divisions_go_on() -> None:
@@ -263,6 +260,24 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
     convert(newest, tmp_path / "copy", None, frozen_of(newest, add_adapter))
     copied = load_directory(tmp_path / "copy").tensors["model"]
     assert copied.keys() >= model_of(whole).keys() - {"model.lm_head.weight"}
+
+
+def test_an_adapter_of_a_model_of_transformers_is_used_without_its_base(tmp_path: Path) -> None:
+    """From weights of transformers, and from a run that started there."""
+    place = tmp_path / "theirs"
+    theirs(place, {})
+    plain = ("type", "dim", "layers", "heads", "dropout")
+    flags = ("model=huggingface", f"model.config={place}", "duration=1 steps")
+    run = tmp_path / "run"
+    train(small_job(tmp_path, *flags, f"model.pretrained={place}", without=plain), directory=run)
+    adapter = (*flags, "adapter={type: lora, rank: 2, b_std: 0.5}")
+    for base in (place, run):
+        folders = tmp_path / f"whole-{base.name}", tmp_path / f"out-{base.name}"
+        for folder, out in zip(folders, ((), (OUT,)), strict=True):
+            job = small_job(tmp_path, *adapter, f"model.pretrained={base}", *out, without=plain)
+            train(job, directory=folder)
+        assert torch.equal(*map(logits_of, folders))
+        assert all(".adapter." in name for name in held(folders[1], 1))
 
 
 @pytest.mark.slow

@@ -110,10 +110,13 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
         DamagedCheckpoint: the checkpoint differs from what was saved.
         RunError: the weights do not match the model, or the omitted weights are missing.
     """
-    tokens: int = getattr(model, "vocab_size", 0)  # nothing else is built with it
-    load_weights(
-        model, completed(load_directory(directory, only=("model",)), config, tokens, model)
-    )
+    checkpoint = load_directory(directory, only=("model",))
+    if checkpoint.base is not None:
+        tokens = tokenizer_of(directory, job_of(directory).tokenizer).vocab_size
+        # Other models may have an adapter here, which the omitted weights lack: build one without.
+        outline = model if isinstance(config, TransformerConfig) else None
+        checkpoint = completed(checkpoint, config, tokens, outline)
+    load_weights(model, checkpoint)
 
 
 def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
