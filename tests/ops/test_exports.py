@@ -73,6 +73,12 @@ def test_an_export_that_fails_says_so_when_the_run_is_trained(
     job = small_job(tmp_path, "checkpoint.export={}", "duration=2 steps", "evaluation=null")
     with pytest.raises(RunError, match="step-00000002 is saved, and cannot be exported: .* status"):
         train(job)
+    program = tmp_path / "fails"
+    program.write_text("#!/bin/sh\necho 'a warning of a library\nerror: no\nValid: yes'\nexit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(RunError, match="cannot be exported: no$"):
+        train(job)
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "checkpoints" / "step-00000002").is_dir() and not list(run.glob("exports/*"))
     assert [row["event"] for row in events(run)].count("fault") >= 1

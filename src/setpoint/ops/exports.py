@@ -210,8 +210,9 @@ class ExportCallback(Callback):
         else:
             message = task.error
             if status is not None:
-                message = task.log.read_text(errors="replace").strip().removeprefix("error: ")
-                message = message.partition("\nValid:")[0]
+                # Libraries may have printed warnings before.
+                text = "\n" + task.log.read_text(errors="replace")
+                message = text.rpartition("\nerror: ")[2].strip().partition("\nValid:")[0]
                 message = message or f"the process ended with status {status}"
             self.failed.append(f"{name} is saved, and cannot be exported: {message}")
             self.run.events.write("fault", step=step, error=self.failed[-1])
