@@ -54,6 +54,7 @@ XORL: list[tuple[int, dict[str, Any]]] = [
                   "sample_packing_method": "multipack"}}),
     (2, {"train": {"enable_activation_offload": True, "recompute_modules": ["self_attn"],
                    "optimizer": "anyprecision_adamw", "load_weights_mode": "grouped"}}),
+    (2, {"train": {"moe_checkpoint_method": "moe_act"}}),
 ]  # fmt: skip
 TITAN: list[tuple[int, dict[str, Any]]] = [
     (8, {"parallelism": {"tensor_parallel_degree": 2, "context_parallel_degree": 2}}),
@@ -65,6 +66,7 @@ TITAN: list[tuple[int, dict[str, Any]]] = [
         "enable_checkpoint": True, "async_mode": "async", "export_dtype": "bfloat16",
         "enable_first_step_checkpoint": True}, "metrics": {"enable_tensorboard": True}}),
     (2, {"optimizer": {"name": "Adam", "weight_decay": 0.1}}),
+    (2, {"optimizer": {"implementation": "fused_opt_states_bf16"}}),
     (4, {"training": {"enable_cpu_offload": True, "mixed_precision_reduce": "bfloat16"},
          "lr_scheduler": {"decay_ratio": 0.2, "decay_type": "sqrt", "min_lr_factor": 0.1}}),
 ]  # fmt: skip
@@ -80,6 +82,7 @@ DANLING: list[tuple[int, dict[str, Any]]] = [
         "enabled": True}, "profiling": {"enabled": True}}),
     (2, {"ckpt": {"interval": 10, "keep_latest_k": 2}, "sched": {"type": "cosine"},
          "max_grad_norm": 1.0, "precision": "bf16", "skip_nonfinite_grad": True}),
+    (2, {"compile": {"enable": True, "optimize_ddp": False}}),
     (2, {"ckpt": {"enabled": False}}), (2, {"ckpt": {"load_only": True, "interval": 5}}),
     (1, {"scheduler": {"type": "reduce_on_plateau", "patience": 3}, "epochs": 2, "steps": None}),
 ]  # fmt: skip

@@ -107,6 +107,13 @@ def test_batch_is_per_device_times_accumulation_times_ranks(tmp_path: Path) -> N
     assert converted(tmp_path, **half).precision.params == "bf16"
 
 
+def test_the_best_by_accuracy_is_evaluated(tmp_path: Path) -> None:
+    keys = {"eval_strategy": "steps", "eval_steps": 5, "metric_for_best_model": "accuracy"}
+    job = converted(tmp_path, **keys, load_best_model_at_end=True)
+    assert job.evaluation is not None and job.evaluation.accuracy
+    assert job.evaluation.best.metric == "accuracy"
+
+
 def test_decayed_weights_are_those_of_the_trainer(tmp_path: Path) -> None:
     from transformers import AutoConfig, AutoModelForCausalLM, Trainer, TrainingArguments
 

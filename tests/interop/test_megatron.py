@@ -214,11 +214,13 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     ("--dataloader-inter-document-masking", {"data.packing.isolate": True}),
     ("--no-pad-vocab-size", {"model.vocab_size": 100}),
     ("--distributed-backend nccl2 --bf16 --fp8-format hybrid --fp8-recipe tensorwise "
-     "--first-last-layers-bf16 --num-layers-at-end-in-bf16 2",
-     {"precision.float8.skip": ["^output$", "router", r"^layers\.(0|2|3)\."]}),
+     "--first-last-layers-bf16 --num-layers-at-end-in-bf16 2 --untie-embeddings-and-output-weights",
+     {"precision.float8.skip": ["^output$", r"^layers\.(0|2|3)\."]}),
     ("--bf16 --fp4-format e2m1 --first-last-layers-bf16",
      {"precision.float8.recipe": "nvfp4",
-      "precision.float8.skip": ["^output$", "router", r"^layers\.(0|3)\."]}),
+      "precision.float8.skip": [r"^layers\.(0|3)\."]}),
+    ("--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
+     {"optimizer.type": "anyprecision_adamw", "optimizer.rounding": "nearest"}),
     (r"--pipeline-model-parallel-size 2 --pipeline-model-parallel-layout Ett\|\(t\|\)*2mL",
      {"parallel.pipelining.stages_per_rank": 2, "parallel.pipelining.split": [
          ["embedding", "layers.0", "layers.1"], ["layers.2"], ["layers.3"], ["output"]]}),

@@ -154,6 +154,7 @@ def test_adapters_are_on_its_projections(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("rest", "expected"), [
     ("clip_grad_norm: 0.5", "optimizer.clip_norm=0.5"),
     ("clip_grad_norm: inf", "optimizer.clip_norm=None"),
+    ("compile: {model: true, loss: false}", "compile={}"),
     ("loss:\n  _component_: torchtune.modules.loss.LinearCrossEntropyLoss",
      "loss.type=chunked_cross_entropy"),
     ("ac_mode: selective\nac_option: 2", "memory.activation_checkpointing.every=2"),

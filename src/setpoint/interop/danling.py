@@ -416,8 +416,7 @@ def _precision(c: Conversion) -> None:
             c.set("compile.artifacts", folder, "compile.precompile_artifact_dir")
     names = ("backend", "fullgraph", "dynamic", "mode", "options")
     c.copy_given({f"compile.{name}": f"compile.{name}" for name in names})
-    optimize = c.value("compile.optimize_ddp")
-    if optimize in (None, False, "no_optimization"):
+    if c.value("compile.optimize_ddp") in (False, "no_optimization"):
         c.set("compile.optimize_ddp", False, "compile.optimize_ddp")
 
 

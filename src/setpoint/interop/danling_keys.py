@@ -68,7 +68,7 @@ KEYS = {
     # Compilation, precision and memory.
     "compile.enable": Key(False),
     **alike("compile.", "backend fullgraph dynamic mode options precompile_artifact_dir"),
-    "compile.optimize_ddp": Key("ddp_optimizer"),
+    "compile.optimize_ddp": Key("ddp_optimizer", values={None: None, True: True, False: False}),
     "compile.memory_policy": Key(None, refused="memory is saved by [memory]"),
     **alike("fp8.", "enabled recipe recipe_cls recipe_kwargs group"),
     **keys_of("activation_checkpoint.", enabled=False, module_classes=None,

@@ -536,11 +536,11 @@ class Conversion:
         if self.is_refused:
             return
         for key, value in [*self.values.items()]:
-            is_choice = key in known and known[key].values is not None and value is None
-            is_null = is_choice and None in cast("Mapping[object, object]", known[key].values)
+            words = known[key].values if key in known else None
+            is_word = any(type(word) is type(value) and word == value for word in words or ())
             is_unread = key in known and bool(known[key].idle)
             if key in known and not (
-                is_null or is_unread or _fits(value, known[key].default)
+                is_word or is_unread or _fits(value, known[key].default)
             ):  # fmt: skip
                 self.wrong(key, _kind(known[key].default))
                 del self.values[key]

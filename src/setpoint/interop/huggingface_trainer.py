@@ -349,6 +349,7 @@ def _records(c: Conversion, total: int | None) -> None:
             c.report("differs", "metric_for_best_model", text)
         elif metric != "loss" and c.value("load_best_model_at_end"):
             c.set("evaluation.best.metric", metric, "metric_for_best_model")
+            c.set("evaluation.accuracy", True, "metric_for_best_model")
     if c.choice("logging_strategy", "no", "steps", "epoch"):
         period(c, "tracking.every", "logging_strategy", "logging_steps", total)
     if (kind := c.choice("save_strategy", "no", "steps", "epoch", "best")) == "best":

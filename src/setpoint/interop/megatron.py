@@ -315,7 +315,9 @@ def _precision(c: Conversion) -> None:
     layers = min(c.number("num-layers") or 0, 10_000)
     start, end = (c.number(f"num-layers-at-{side}-in-bf16") for side in ("start", "end"))
     names = "|".join(map(str, [*range(start), *range(max(start, layers - end), layers)]))
-    c.set("precision.float8.skip", ["^output$", "router", rf"^layers\.({names})\."], kept)
+    others = ["^output$"] * bool(c.value("untie-embeddings-and-output-weights"))
+    others += ["router"] * bool(c.number("num-experts"))
+    c.set("precision.float8.skip", [*others, rf"^layers\.({names})\."], kept)
 
 
 def _optimizer(c: Conversion) -> None:
@@ -328,6 +330,9 @@ def _optimizer(c: Conversion) -> None:
         c.wrong("lr", "given")
         return
     kind = {"adam": "adamw", "sgd": "sgd", "lion": "lion"}.get(name, "muon")
+    if kind == "adamw" and c.data.get("precision", {}).get("optimizer_state") == "bf16":
+        kind = "anyprecision_adamw"
+        c.set("optimizer.rounding", "nearest", "exp-avg-dtype")
     c.set("optimizer.type", kind, "optimizer")
     c.set("optimizer.lr", float(rate), "lr")
     clip = c.number("clip-grad")

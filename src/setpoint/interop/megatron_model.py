@@ -276,8 +276,10 @@ def _experts(c: Conversion) -> None:
     if dispatcher == "flex" and backend == "hybridep":
         text = "tokens are exchanged all to all; HybridEP does so by kernels of its own"
         c.report("differs", "moe-flex-dispatcher-backend", text)
-    elif dispatcher == "flex" and (
-        c.value("moe-enable-deepep") or c.given("moe-flex-dispatcher-backend")
+    elif (
+        dispatcher == "flex"
+        and (c.value("moe-enable-deepep") or c.given("moe-flex-dispatcher-backend"))
+        and c.number("expert-model-parallel-size") > 1
     ):
         c.set("parallel.dispatch.type", "deepep", "moe-enable-deepep")
         keys = ("moe-flex-dispatcher-num-sms", "moe-deepep-num-sms")

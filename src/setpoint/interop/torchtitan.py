@@ -228,6 +228,10 @@ def _optimizer(c: Conversion) -> None:
     c.set("optimizer.type", "adamw", "optimizer.name")
     if c.value("optimizer.implementation") == "fused_opt_states_bf16":
         c.set("precision.optimizer_state", "bf16", "optimizer.implementation")
+        if name == "AdamW":
+            c.set("optimizer.type", "anyprecision_adamw", "optimizer.implementation")
+            c.set("optimizer.rounding", "nearest", "optimizer.implementation")
+            c.data["optimizer"].pop("implementation", None)
     if name == "DistMuon":
         c.set("optimizer.type", "muon", "optimizer.name")
         c.set("optimizer.adjust_lr", "match_rms_adamw", "optimizer.name")

@@ -89,7 +89,7 @@ KEYS = {
     "loss.mask_ignored_tokens": Key(True, idle="it changes memory only"),
     # Ranks, memory and precision.
     "device": Key("cuda", "parallel.device", {"cuda": "cuda", "cpu": "cpu"}),
-    **keys_of("", dtype="bf16", compile=False, enable_activation_checkpointing=False),
+    **keys_of("", dtype="bf16", compile=None, enable_activation_checkpointing=False),
     "enable_activation_offloading": Key(False, "memory.activation_offload", {True: {}},
         optional=True),
     "activation_offloading_use_streams": Key(True, idle="it changes the order of copies only"),
@@ -441,8 +441,12 @@ def _memory(c: Conversion) -> None:
     if c.value("fsdp_cpu_offload") or c.value("fsdp.cpu_offload"):
         c.set("parallel.sharding.offload", True, "fsdp_cpu_offload", "fsdp.cpu_offload")
     compiled = c.value("compile")
-    if compiled is True or (isinstance(compiled, dict) and compiled.get("model", True)):
+    if isinstance(compiled, dict):
+        compiled = cast("dict[str, Any]", compiled).get("model", True)
+    if compiled is True:
         c.set("compile", {}, "compile")
+    elif compiled not in (None, False):
+        c.wrong("compile", "true or false, or a mapping of parts to these")
     if c.value("enable_fp8_training"):
         recipe = c.value("fp8_recipe_name") or "tensorwise"
         c.set("precision.float8.recipe", recipe, "fp8_recipe_name", "enable_fp8_training")

@@ -322,7 +322,8 @@ def _memory(c: Conversion) -> None:
     if c.value("train.enable_gradient_checkpointing"):
         parts = {"self_attn": "attention", "mlp": "feed_forward"}
         modules = c.names("train.recompute_modules")
-        if c.value("train.moe_checkpoint_method") == "moe_act":
+        divides_experts = c.number("train.expert_parallel_size") > 1
+        if c.value("train.moe_checkpoint_method") == "moe_act" and divides_experts:
             c.set(f"{path}.type", "operators", "train.moe_checkpoint_method")
             c.set(f"{path}.save", ["exchange"], "train.moe_checkpoint_method")
         elif modules:
