@@ -16,8 +16,6 @@ from setpoint.checkpoint.folder import (
     readable_pointer,
     remove,
     step_of,
-    temporary,
-    unfinished,
 )
 from setpoint.config import SetpointError
 
@@ -31,20 +29,6 @@ def test_names_and_steps(tmp_path: Path) -> None:
     digits = "\u0660" * 7 + "\u0661"  # of Arabic
     for name in ("step-1", "step-000000001", "step-00000001.tmp-1", f"step-{digits}", ""):
         assert step_of(name) is None
-
-
-def test_a_checkpoint_set_aside_is_found_until_its_name_is_taken(tmp_path: Path) -> None:
-    old = tmp_path / f"{directory_name(5)}.old-42"
-    old.mkdir()
-    temporary(tmp_path, directory_name(6), 42).mkdir()
-    assert list_checkpoints(tmp_path) == {5: old}
-    new = tmp_path / directory_name(5)
-    new.mkdir()
-    assert list_checkpoints(tmp_path) == {5: new}
-    assert [(u.target, u.kind) for u in unfinished(tmp_path)] == [
-        ("step-00000005", "old"),
-        ("step-00000006", "tmp"),
-    ]
 
 
 def directory(path: Path, content: str) -> Path:

@@ -21,13 +21,6 @@ def make(root: Path, *, texts: bool = True) -> CheckpointStore:
     return store
 
 
-def test_the_record_is_part_of_the_checkpoint(tmp_path: Path) -> None:
-    path = load(make(tmp_path).root, 2).path
-    for name, text in TEXTS.items():
-        assert (path / name).read_bytes() == text.encode()
-    verify_record(path)
-
-
 @pytest.mark.parametrize("name", RECORD)
 def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> None:
     store = make(tmp_path)

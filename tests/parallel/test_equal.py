@@ -9,7 +9,6 @@ import torch
 from setpoint.config import ConfigError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import World, reader_of
-from setpoint.train.run import train
 
 from ..support.forks import forked
 from ..train.small import small_job
@@ -159,9 +158,3 @@ def test_an_option_of_many_ranks_is_accepted_on_one_and_dead_on_an_axis_of_one(
 def test_one_rank_reads_weights_as_many_are_to(tmp_path: Path) -> None:
     given = resolve(Parallel(load_weights="broadcast"))
     assert reader_of(given, World(torch.device("cpu"))) is None
-
-
-def test_such_a_job_trains(tmp_path: Path) -> None:
-    options = ("parallel.shard=-1", "parallel.reshard=2", "duration=1 steps",
-               "parallel.sharding.accumulation=unsharded", "parallel.engine=deepspeed")  # fmt: skip
-    assert train(small_job(tmp_path, *options)).status == 0

@@ -454,15 +454,6 @@ def test_a_rank_that_does_not_answer_is_named(folder: Path) -> None:
     assert "[rank 0] error: rank 0 has lost the others" in log.read_text()
 
 
-def test_ranks_that_stop_by_themselves_before_the_first_step_were_stopped(
-    folder: Path, forks: Forks
-) -> None:
-    given = (*words("resilience.time_limit=1 s", duration=10**6), "--nproc", "2")
-    run = Launched(folder, *given, forks=forks)
-    assert run.end() == 75, run.text
-    assert "nothing was trained" in run.text and "error" not in run.text
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "wait"), [(signal.SIGTERM, 2.0), (signal.SIGINT, 0.0), (signal.SIGKILL, 2.0)]

@@ -58,16 +58,6 @@ def test_collected_only_when_asked(generation: int) -> None:
         assert len(seen) > 3
 
 
-def test_python_goes_on_by_itself_on_wish() -> None:
-    paced = PacedCollection(resolve(GarbageCollection(automatic=True)))
-    with collections() as seen:
-        paced.start()
-        make_garbage()
-    assert len(seen) > 1
-    paced.close()
-    assert gc.isenabled()
-
-
 def test_what_was_off_stays_off() -> None:
     paced = PacedCollection(resolve(GarbageCollection()))
     gc.disable()

@@ -87,14 +87,6 @@ def test_the_same_one_after_a_while_does_not_wait(monkeypatch: pytest.MonkeyPatc
         assert (caught.value.status, caught.value.lost) == (143, True)
 
 
-def test_a_request_for_a_checkpoint_stops_nothing() -> None:
-    before = signal.getsignal(signal.SIGUSR2)
-    with StopRequest() as stop:
-        os.kill(os.getpid(), signal.SIGUSR2)
-        assert (stop.saves_now, stop.requested, stop.status) == (True, False, 0)
-    assert signal.getsignal(signal.SIGUSR2) == before
-
-
 def test_a_request_that_was_answered_is_not_answered_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """The ranks may have agreed on it before all of them, or one of them twice, have heard it."""
     clock = [100.0]
