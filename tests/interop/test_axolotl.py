@@ -214,6 +214,9 @@ def test_what_is_reported(tmp_path: Path) -> None:
      "roles: {user: [human], assistant: [gpt, model]}}", {}, ()),
     ("{path: a/b, type: chat_template, roles_to_train: [user], train_on_eos: last, "
      "roles: {user: [patient]}}", {}, ("differs: roles, roles_to_train, train_on_eos:",)),
+    ("{path: rows/b.jsonl, type: input_output}", {"type": "conversations"}, ()),
+    ("{path: a/b, type: chat_template, field_messages: talk, message_field_training: train}",
+     {"columns": {"conversations": "talk"}}, ()),
     ("{path: a/b, type: chat_template, drop_system_message: true}", {},
      ("not converted: no field has the meaning of drop_system_message",)),
 ])  # fmt: skip

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, MissingPathError, Problem, SetpointError, nearest
-from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template
+from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template, with_controls
 from setpoint.data.sources.conversations import read_row
 from setpoint.data.sources.records import RowError
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts, TextPiece
@@ -155,13 +154,6 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
         templates = {"default": template_file.read_text(encoding="utf-8"), **facts.templates}
         facts = facts._replace(templates=templates, title=str(directory))
     return fitting_template(chat and chat.template, "chat.template", facts)
-
-
-def with_controls(text: str, controls: Sequence[str]) -> tuple[TextPiece, ...]:
-    """Split a text into pieces at the control tokens spelled in it."""
-    pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
-    parts = re.split(f"({pattern})", text) if pattern else [text]
-    return tuple(TextPiece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
 
 
 def stop_ids(

@@ -146,13 +146,13 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
     section = job.generation
     if section is None and job.chat is None:
         return
+    from setpoint.data.sources.chat import with_controls
     from setpoint.data.tokenizers.vocabulary import chat_facts
     from setpoint.infer.prompts import (
         chat_template,
         prompts_of,
         read_prompts,
         stop_ids,
-        with_controls,
     )
 
     try:

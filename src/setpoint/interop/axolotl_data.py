@@ -14,7 +14,7 @@ ENTRY = """
     path name type split field text_column data_files ds_type revision shards shards_idx
     preprocess_shards conversation chat_template chat_template_jinja field_messages
     message_field_role message_field_content message_property_mappings roles roles_to_train
-    train_on_eos train_on_eot
+    train_on_eos train_on_eot message_field_training
 """
 """Keys of a data set that are converted, or that files of it do not need."""
 SUFFIXES = (".json", ".jsonl", ".parquet", ".csv", ".arrow", ".txt")
@@ -22,6 +22,7 @@ USUAL: dict[str, Any] = {
     "roles": {"user": {"human", "user"}, "assistant": {"gpt", "assistant", "model"},
               "system": {"system"}, "tool": {"tool"}},
     "roles_to_train": {"assistant", "gpt"}, "train_on_eos": "turn", "train_on_eot": "turn",
+    "message_field_training": {"weight", "train", "training"},
 }  # fmt: skip
 """Masks of a conversation that loss_on = answers has."""
 
@@ -158,14 +159,16 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         is_usual = isinstance(mappings, dict) and all(
             value in known.get(role, ()) for role, value in cast("dict[str, Any]", mappings).items()
         )
-        names = ("messages", "conversations")
-        if not is_usual or entry.get("field_messages", "messages") not in names:
-            text = "rows have `messages` with role and content, or `conversations` with from and "
-            c.report("needs a decision", key, f"{text}value: rename the columns")
+        column = entry.get("field_messages", "messages")
+        if column not in ("messages", "conversations"):
+            result["columns"] = {"conversations": column}
+        if not is_usual:
+            text = "messages have role and content, or from and value: rename their fields"
+            c.report("needs a decision", key, text)
         if unusual := [option for option in USUAL if not _is_usual(option, entry.get(option))]:
             text = f"{', '.join(unusual)}: the loss is on each answer of an assistant with its end"
             c.report("differs", key, text)
-    else:
+    elif kind != "input_output":  # whose rows have `segments`
         shown = kind if isinstance(kind, str) else "of prompts of its own"
         text = f"type {shown}: write rows with `messages`, or a template, and set data.sources"
         c.report("needs a decision", key, text)
@@ -179,6 +182,8 @@ def _is_usual(option: str, value: Any) -> bool:
     usual = USUAL[option]
     if value is None or isinstance(usual, str):
         return value in (None, usual)
+    if isinstance(usual, set) and isinstance(value, str):
+        return value in usual
     if isinstance(usual, set):
         return isinstance(value, list) and {*map(str, cast("list[Any]", value))} <= usual
     return isinstance(value, dict) and all(

@@ -229,6 +229,36 @@ def test_answers_marked_as_untrained(tmp_path: Path, mark: dict[str, Any]) -> No
         assert shown(found) == "________g|"
 
 
+def test_columns_of_other_names(tmp_path: Path) -> None:
+    row = {"question": "sa", "answer": "b", "prompt": "other"}
+    columns = {"prompt": "question", "completion": "answer"}
+    (found,) = documents(tmp_path, [row], template="plain", columns=columns)
+    assert shown(found) == "__b|"
+    said = r"line 1: has no column 'question' \(columns.prompt\); its columns are 'answer'"
+    with pytest.raises(SetpointError, match=said):
+        documents(tmp_path, [{"answer": "b"}], template="plain", columns=columns)
+    with pytest.raises(SetpointError, match="'promt' is not a field of a conversation"):
+        documents(tmp_path, [row], template="plain", columns={"promt": "question"})
+
+
+def test_segments(tmp_path: Path, folders: dict[str, Path]) -> None:
+    segments = [("<|im_start|>a b", False), ("c", True), (" d", False), ("<|im_end|>", True)]
+    row = {"segments": [{"text": text, "label": label} for text, label in segments]}
+    tokenizer = tokenizer_in(folders["sentence_piece"])
+    (found,) = documents(tmp_path, [row], tokenizer)
+    assert found.tokens is not None and found.trained is not None
+    from transformers import PreTrainedTokenizerFast
+
+    file = folders["sentence_piece"] / "tokenizer.json"
+    other = PreTrainedTokenizerFast(tokenizer_file=str(file))
+    parts = [other.encode(text, add_special_tokens=False) for text, _ in segments]
+    assert found.tokens.tolist() == [token for part in parts for token in part]
+    assert found.tokens[found.trained].tolist() == parts[1] + parts[3]
+    rows = [row, {"segments": [{"text": "a", "label": False}]}]
+    with pytest.raises(SetpointError, match="line 2: .*no segment with label true has a token"):
+        documents(tmp_path, rows, tokenizer)
+
+
 def test_answers_of_the_prompt_are_not_trained_on(tmp_path: Path) -> None:
     row = {"prompt": TURNS["messages"][:3], "completion": TURNS["messages"][3:]}
     (found,) = documents(tmp_path, [row], template="plain")

@@ -240,6 +240,8 @@ ROWS: dict[str, Row] = {
     "Text.field": (f"{FIRST}.field=title", corpora, ROWS_OF_TEXT),
     "Conversations.name": (f"{FIRST}.name=mine", corpora, CHATS),
     "Conversations.paths": (f'{FIRST}.paths=["{{tmp}}/chats/1*.jsonl"]', corpora, CHATS),
+    "Conversations.columns": (f"{FIRST}.columns={{prompt: completion, completion: prompt}}",
+        corpora, CHATS),
     "Conversations.template": (f"{FIRST}.template=alpaca", corpora, CHATS),
     "Conversations.loss_on": (f"{FIRST}.loss_on=all", corpora, CHATS),
     "Conversations.untrained": (f"{FIRST}.untrained=error", corpora, CHATS,

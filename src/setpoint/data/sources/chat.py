@@ -677,6 +677,13 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
         raise SetpointError(f"{where}: {error}.\nValid: {valid}.") from None
 
 
+def with_controls(text: str, controls: Sequence[str]) -> tuple[TextPiece, ...]:
+    """Split a text into pieces at the control tokens spelled in it."""
+    pattern = "|".join(map(re.escape, sorted(controls, key=len, reverse=True)))
+    parts = re.split(f"({pattern})", text) if pattern else [text]
+    return tuple(TextPiece(part, index % 2 == 1) for index, part in enumerate(parts) if part)
+
+
 def template_tokens(source: str) -> list[str]:
     """Control tokens in the text of a template."""
     return list(dict.fromkeys(_CONTROL.findall(_COMMENT.sub("", source))))

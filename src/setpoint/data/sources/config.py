@@ -15,6 +15,11 @@ from setpoint.config import IDENTITY, RUNTIME, Config, Problem, Rule, Secret, de
 # Names are parts of document names, which the split hashes: no slash, no space.
 NAME = r"[A-Za-z0-9_.\-]+"
 
+# Fields by which rows of conversations are recognized, and others.
+ROW_FIELDS = ("messages", "conversations", "input_ids", "prompt", "completion", "instruction",
+              "output", "segments")  # fmt: skip
+ROW_OPTIONS = ("input", "system", "tools", "labels", "attention_mask", "position_ids")
+
 NOT_PLAIN = "text-files-hold-records"
 
 Format = Literal["text", "jsonl", "csv", "parquet", "arrow"]
@@ -218,8 +223,12 @@ class Conversations(
 
     paths: tuple[str, ...]
     """Files, folders, globs and URLs of JSON, CSV, Parquet or Arrow. A row has `messages`,
-    `conversations`, `prompt` and `completion`, `instruction` and `output`, or `input_ids` and
-    `labels`."""
+    `conversations`, `prompt` and `completion`, `instruction` and `output`, `segments`, or
+    `input_ids` and `labels`."""
+
+    columns: dict[str, str] | None = None
+    """Columns of the rows by these names, {"prompt": "question", "completion": "answer"}; null: the
+    names themselves."""
 
     template: str | None = None
     """Chat template: plain, alpaca, chatml, llama3, one of the tokenizer's by name, or a Jinja
@@ -239,6 +248,13 @@ class Conversations(
     @rule
     def _check_paths(self) -> Iterator[Problem]:
         yield from _path_problems(self.paths, "chats.jsonl", "chats/*.jsonl")
+
+    @rule
+    def _check_columns(self) -> Iterator[Problem]:
+        for name in self.columns or {}:
+            if name not in (*ROW_FIELDS, *ROW_OPTIONS):
+                message = f"{name!r} is not a field of a conversation"
+                yield Problem("columns", message, valid=(*ROW_FIELDS, *ROW_OPTIONS))
 
 
 class HubDataset(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
@@ -12,8 +12,14 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.document import BuiltSource, Document
-from setpoint.data.sources.chat import REASONING, ChatTemplate, Conversation, fitting_template
-from setpoint.data.sources.config import Conversations, Text
+from setpoint.data.sources.chat import (
+    REASONING,
+    ChatTemplate,
+    Conversation,
+    fitting_template,
+    with_controls,
+)
+from setpoint.data.sources.config import ROW_FIELDS, Conversations, Text
 from setpoint.data.sources.files import ARROW, PARQUET, TEXT, inputs_of
 from setpoint.data.sources.records import FileRow, RowError, read_rows, wrong_kind
 from setpoint.data.sources.texts import format_in, text_files
@@ -27,6 +33,7 @@ SHAPES = (
     "input_ids (and labels)",
     "prompt and completion",
     "instruction (and input) and output",
+    "segments",
 )
 PREFERENCES = ("chosen", "rejected")
 
@@ -51,9 +58,22 @@ ROLES = {
 TRAINED = ("weight", "train", "training")
 
 
+@dataclass(frozen=True, slots=True)
+class Segments:
+    """Text in segments, with control tokens as they are spelled: `input_output` of Axolotl.
+
+    Arguments:
+        texts: the segments.
+        trained: which of them are targets.
+    """
+
+    texts: tuple[str, ...]
+    trained: tuple[bool, ...]
+
+
 def read_row(
     row: Mapping[str, Any], filled: bool = False, shifted: bool = False
-) -> Conversation | TokenizedRow:
+) -> Conversation | TokenizedRow | Segments:
     """Read a row; if it matches several of `SHAPES`, the first one counts.
 
     Arguments:
@@ -77,10 +97,15 @@ def read_row(
         return _conversation(messages, row, first=len(prompt))
     if row.get("instruction") is not None and row.get("output") is not None:
         return _conversation(_instruction(row), row)
+    if row.get("segments") is not None:
+        return _segments(row["segments"])
     if any(name in row for name in PREFERENCES):
         raise RowError("has preferences (chosen, rejected), not a conversation")
     fields = ", ".join(map(repr, row)) or "none"
-    raise RowError(f"has the fields {fields}; one of these is needed: {'; '.join(SHAPES)}")
+    raise RowError(
+        f"has the fields {fields}; one of these is needed: {'; '.join(SHAPES)}; `columns` gives "
+        "columns these names"
+    )
 
 
 def _conversation(
@@ -112,6 +137,36 @@ def _is_trained(message: dict[str, Any], number: int) -> bool:
             )
         is_answer = bool(value)
     return is_answer
+
+
+def with_columns(row: Mapping[str, Any], columns: Mapping[str, str] | None) -> Mapping[str, Any]:
+    """A row with its columns under the names of `ROW_FIELDS`; other fields of these names go.
+
+    Arguments:
+        columns: see `Conversations.columns`.
+    """
+    if columns is None:
+        return row
+    for name, column in columns.items():
+        if column not in row:
+            known = ", ".join(map(repr, row)) or "none"
+            raise RowError(f"has no column {column!r} (columns.{name}); its columns are {known}")
+    dropped = ROW_FIELDS if any(name in ROW_FIELDS for name in columns) else ()
+    kept = {name: value for name, value in row.items() if name not in dropped}
+    return {**kept, **{name: row[column] for name, column in columns.items()}}
+
+
+def _segments(segments: Any) -> Segments:
+    entries = _parsed(segments, "segments")
+    if not isinstance(entries, list):
+        raise wrong_kind("segments", "a list", entries)
+    for i, entry in enumerate(entries):
+        is_entry = isinstance(entry, Mapping) and isinstance(entry.get("text"), str)
+        if not is_entry or not isinstance(entry.get("label"), bool):
+            raise wrong_kind(f"segments.{i}", "a mapping with text and label, a bool,", entry)
+    return Segments(
+        tuple(entry["text"] for entry in entries), tuple(entry["label"] for entry in entries)
+    )
 
 
 def _parsed(value: Any, field: str) -> Any:
@@ -285,10 +340,13 @@ class ConversationsSource(BuiltSource[Conversations]):
             try:
                 if isinstance(content, TokenizedRow):
                     documents = self._tokenized_documents(row.name, content)
+                elif isinstance(content, Segments):
+                    encoder = self._encoder(tokenizer)
+                    documents = self._labelled(row.name, content, encoder)
                 else:
                     if template is None:
                         template = self.template(tokenizer)
-                    encoder = cast(ChatTokenizer, tokenizer)
+                    encoder = self._encoder(tokenizer)
                     documents = self._encoded(row.name, content, template, encoder)
                 for document in documents:
                     kept += 1
@@ -304,8 +362,10 @@ class ConversationsSource(BuiltSource[Conversations]):
     def texts(self) -> Iterator[Document]:
         """Contents of the messages, for training a tokenizer."""
         for row, content in self._rows():
-            if isinstance(content, Conversation):
-                yield Document(row.name, "\n".join(content.texts()).encode())
+            if not isinstance(content, TokenizedRow):
+                texts = content.texts
+                texts = "".join(texts) if isinstance(texts, tuple) else "\n".join(texts())
+                yield Document(row.name, texts.encode())
 
     def inputs(self) -> Iterator[str]:
         """See `inputs_of`."""
@@ -323,14 +383,28 @@ class ConversationsSource(BuiltSource[Conversations]):
             SetpointError: there is no template, or it writes tokens that the tokenizer does not
                 have.
         """
+        facts = self._encoder(tokenizer).chat
+        return fitting_template(self.config.template, f"{self.where}.template", facts)
+
+    def _encoder(self, tokenizer: Tokenizer) -> ChatTokenizer:
         if not isinstance(getattr(tokenizer, "chat", None), ChatFacts):
             raise SetpointError(
                 f"{self.where}: conversations need a tokenizer that knows control tokens, with "
                 f"`chat` and `encode_pieces` as in setpoint.data.tokenizers.tokenizer, and "
                 f"{type(tokenizer).__name__} has none.\nValid: --tokenizer huggingface, bytes."
             )
-        facts = cast(ChatTokenizer, tokenizer).chat
-        return fitting_template(self.config.template, f"{self.where}.template", facts)
+        return cast(ChatTokenizer, tokenizer)
+
+    def _labelled(self, name: str, row: Segments, tokenizer: ChatTokenizer) -> Iterator[Document]:
+        """Encode each segment by itself, as Axolotl does."""
+        pieces = [with_controls(text, tokenizer.chat.controls) for text in row.texts]
+        parts = [tokenizer.encode_pieces(part).tokens for part in pieces]
+        trained = np.repeat(np.array(row.trained, np.bool_), [len(part) for part in parts])
+        trained[:1] = False  # nothing is before it to predict it from
+        if not trained.any():
+            yield from self._untrained("no segment with label true has a token")
+            return
+        yield Document(name, "".join(row.texts).encode(), np.concatenate(parts), trained)
 
     def _encoded(
         self, name: str, chat: Conversation, template: ChatTemplate, tokenizer: ChatTokenizer
@@ -379,13 +453,14 @@ class ConversationsSource(BuiltSource[Conversations]):
             )
         yield from ()
 
-    def _rows(self) -> Iterator[tuple[FileRow, Conversation | TokenizedRow]]:
+    def _rows(self) -> Iterator[tuple[FileRow, Conversation | TokenizedRow | Segments]]:
         for name, file in text_files(self.config, f"{self.where}.paths").checked().items():
             kind = format_in(self.config, file)
             for row in read_rows(name, file, kind, where=self.where):
                 try:
                     filled = kind in (PARQUET, ARROW)
-                    content = read_row(row.values, filled, self.config.shifted_labels)
+                    values = with_columns(row.values, self.config.columns)
+                    content = read_row(values, filled, self.config.shifted_labels)
                 except RowError as error:
                     raise SetpointError(
                         f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}"
