@@ -1,3 +1,5 @@
+"""`setpoint check` and `setpoint plan`."""
+
 import json
 import re
 import tempfile
@@ -9,7 +11,7 @@ from ..support.snapshots import compare
 from .conftest import SMALL, CommandLine
 
 
-def test_what_the_run_would_be(cli: CommandLine) -> None:
+def test_check_shows_the_run(cli: CommandLine) -> None:
     compare("cli/check", cli.ok("check small.toml"))
 
 
@@ -22,7 +24,7 @@ def test_the_valid_values_offered_are_valid(cli: CommandLine) -> None:
             cli.ok(f"check small.toml --batch.global_size {value} --world-size 3")
 
 
-def test_for_machines(cli: CommandLine) -> None:
+def test_check_has_a_json_form(cli: CommandLine) -> None:
     line = "check small.toml --compile.scope block --world-size 1 --json"
     found = json.loads(cli.ok(line))
     assert found["ok"] is True
@@ -305,7 +307,7 @@ def test_the_best_are_overrides_that_resolve(cli: CommandLine) -> None:
     assert checked["expected"]["seconds"] == seconds[0]
 
 
-def test_what_people_see(cli: CommandLine) -> None:
+def test_plan_shows_the_best_layouts(cli: CommandLine) -> None:
     out = cli.ok(f"{PLAN} {FREE} --price 2")
     assert "fixed: micro_size = 1" in out
     assert "topologies timed" in out and "GPU-hours" in out and "\n1: --" in out

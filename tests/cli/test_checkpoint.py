@@ -107,7 +107,7 @@ def test_a_checkpoint_that_ranks_wrote_in_parts(cli: CommandLine, run: Path) -> 
     assert (row["ranks"], row["tensors"]) == (2, ["model"])
 
 
-def test_what_is_as_it_was_written(cli: CommandLine, run: Path) -> None:
+def test_whole_checkpoints_are_verified(cli: CommandLine, run: Path) -> None:
     text = cli.ok("checkpoint verify run")
     assert re.findall(
         r"^(\S+): ok, 3 files, [\d.]+ B$|^(\S+): ok, 3 files, [\d.]+ KiB$", text, re.M
@@ -204,7 +204,7 @@ def test_what_cannot_be_pruned_is_refused(cli: CommandLine, run: Path) -> None:
     compare("cli/checkpoint_prune_wrong", "\n".join(said))
 
 
-def test_two_checkpoints_compared(cli: CommandLine, run: Path) -> None:
+def test_two_checkpoints_are_compared(cli: CommandLine, run: Path) -> None:
     store = CheckpointStore(run / "checkpoints", keep=None)
     tensors = {
         "model": {"w": torch.arange(6.0).reshape(3, 2), "tied": torch.ones(2).bfloat16() * 1.5},
@@ -307,7 +307,9 @@ def test_layouts(cli: CommandLine, parts_run: Path, monkeypatch: pytest.MonkeyPa
         ("{run}/checkpoints/one --to huggingface", "checkpoints holds the checkpoints of a run"),
     ],
 )
-def test_what_is_refused(cli: CommandLine, parts_run: Path, words: str, said: str) -> None:
+def test_wrong_conversions_are_refused(
+    cli: CommandLine, parts_run: Path, words: str, said: str
+) -> None:
     (cli.folder / "taken").mkdir()
     (cli.folder / "taken" / "file").touch()
     assert said in cli.refused(f"checkpoint convert {parts_run} {words.format(run=parts_run)}")

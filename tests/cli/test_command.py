@@ -1,3 +1,5 @@
+"""How commands read their words."""
+
 import shlex
 from collections.abc import Callable
 

@@ -31,7 +31,7 @@ def runs(cli: CommandLine) -> CommandLine:
     return cli
 
 
-def test_the_table(runs: CommandLine) -> None:
+def test_runs_are_compared_in_a_table(runs: CommandLine) -> None:
     texts = [
         runs.ok("compare runs"),
         runs.ok("compare runs --sort evaluation.held_out_loss"),
@@ -86,7 +86,7 @@ class Terminal(io.StringIO):
         return True
 
 
-def test_a_narrow_terminal(runs: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_fits_a_narrow_terminal(runs: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:
     wide = runs.ok("compare small.toml tiny --all")
     assert max(map(len, wide.splitlines())) > 200
     monkeypatch.setenv("COLUMNS", "60")
@@ -113,7 +113,7 @@ def test_damaged_runs_are_named(runs: CommandLine) -> None:
     assert len(json.loads(runs("compare runs --json").out)["notes"]) == 3
 
 
-def test_plots(runs: CommandLine) -> None:
+def test_runs_are_plotted(runs: CommandLine) -> None:
     assert "evaluation.held_out_loss over optimizer.lr" in runs.ok(
         "compare runs --chart --x optimizer.lr"
     )
@@ -121,7 +121,7 @@ def test_plots(runs: CommandLine) -> None:
     assert (runs.folder / "out.svg").read_text().startswith("<?xml")
 
 
-def test_what_is_refused(runs: CommandLine) -> None:
+def test_wrong_comparisons_are_refused(runs: CommandLine) -> None:
     runs.file("runs/empty/nothing.txt", "")
     lines = [
         "compare",

@@ -25,7 +25,7 @@ def complete(cli: CommandLine, *words: str) -> list[str]:
     return captured.out.splitlines()
 
 
-def test_commands(cli: CommandLine) -> None:
+def test_commands_are_completed(cli: CommandLine) -> None:
     assert complete(cli, "") == list(dict.fromkeys(name.split()[0] for name in COMMANDS))
     assert complete(cli, "tokenizer", "") == complete(cli, "help", "tokenizer", "") == ["train"]
     assert "tiny" in complete(cli, "tokenizer", "train", "ti")
@@ -36,7 +36,7 @@ def test_commands(cli: CommandLine) -> None:
     assert complete(cli, "nonsense", "") == []
 
 
-def test_sources(cli: CommandLine) -> None:
+def test_sources_are_completed(cli: CommandLine) -> None:
     record(cli.folder / "runs" / "exp" / "small-1234", "small.toml")
     cli.file("other.yaml", "")
     cli.file("notes.txt", "")
@@ -70,7 +70,7 @@ def test_modifiers_files_and_choices(cli: CommandLine) -> None:
     assert complete(cli, "check", "tiny", "--world-size", "") == []
 
 
-def test_values(cli: CommandLine) -> None:
+def test_values_are_completed(cli: CommandLine) -> None:
     assert complete(cli, "check", "tiny", "--schedule", "co") == ["constant", "cosine"]
     assert complete(cli, "check", "tiny", "--schedule=co")[-1] == "--schedule=cosine"
     assert complete(cli, "check", "tiny", "schedule.type=co")[-1] == "schedule.type=cosine"
@@ -82,7 +82,7 @@ def test_values(cli: CommandLine) -> None:
     assert complete(cli, "check", "tiny", "--silence", "horiz") == ["horizon-differs-from-run"]
 
 
-def test_paths_and_kinds(cli: CommandLine) -> None:
+def test_paths_of_fields_and_kinds_of_lists_are_completed(cli: CommandLine) -> None:
     assert complete(cli, "why", "optimizer.w") == ["optimizer.weight_decay"]
     assert complete(cli, "why", "optimizer.lr", "t") == ["tiny"]
     assert complete(cli, "why", "tiny", "optimizer.w") == ["optimizer.weight_decay"]
@@ -158,7 +158,9 @@ def run(words: list[str], folder: Path, executable: str) -> str:
         (["check", "nonsense"], []),
     ],
 )
-def test_bash(cli: CommandLine, executable: str, words: list[str], expected: list[str]) -> None:
+def test_bash_completes(
+    cli: CommandLine, executable: str, words: list[str], expected: list[str]
+) -> None:
     cli.file("script", cli.ok("completion bash"))
     cli.file("a file.toml", "")
     # `compopt` only works while readline completes.
@@ -174,7 +176,7 @@ def test_bash(cli: CommandLine, executable: str, words: list[str], expected: lis
     assert out.splitlines() == expected
 
 
-def test_fish(cli: CommandLine, executable: str) -> None:
+def test_fish_completes(cli: CommandLine, executable: str) -> None:
     program = """
         setpoint completion fish | source
         complete -C 'setpoint check tiny --schedule co'
@@ -185,7 +187,7 @@ def test_fish(cli: CommandLine, executable: str) -> None:
     assert out.splitlines() == ["constant", "cosine", "fingerprint", "--optimizer.weight_decay"]
 
 
-def test_zsh(cli: CommandLine, executable: str) -> None:
+def test_zsh_completes(cli: CommandLine, executable: str) -> None:
     program = """
         autoload -Uz compinit && compinit -u -d dump
         eval "$(setpoint completion zsh)"

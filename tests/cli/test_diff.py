@@ -1,3 +1,5 @@
+"""`setpoint diff`."""
+
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -35,7 +37,7 @@ def test_only_what_differs_with_both_origins(cli: CommandLine) -> None:
     assert lines[lines.index("  small.toml  0.01  small.toml:15:1") + 1].startswith("  run ")
 
 
-def test_nothing_differs(cli: CommandLine) -> None:
+def test_equal_configurations_have_no_differences(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "tiny")
     for line in (f"diff tiny {run}", f"diff {run} tiny", "diff small.toml small.toml"):
         assert cli.ok(line).startswith("no differences (")
@@ -64,7 +66,7 @@ def test_many_as_a_table(cli: CommandLine) -> None:
     assert cli.ok("diff small.toml small.toml small.toml").startswith("no differences")
 
 
-def test_many_for_machines(cli: CommandLine) -> None:
+def test_many_have_a_json_form(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "small.toml", "--schedule=constant", "--optimizer.lr=0.5")
     answer = cli(f"diff small.toml {run} {run} --json --role identity")
     assert answer.status == 1
@@ -99,7 +101,7 @@ def test_roles_and_paths_can_be_chosen(cli: CommandLine) -> None:
     assert cli(f"{line} --role runtime --ignore name").status == 0
 
 
-def test_what_diff_refuses(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:
+def test_wrong_diffs_are_refused(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:
     lines = [
         "diff tiny",
         "diff tiny small.toml tiny --seed 3",

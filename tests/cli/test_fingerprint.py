@@ -1,3 +1,5 @@
+"""`setpoint fingerprint`."""
+
 import hashlib
 import json
 
@@ -12,7 +14,7 @@ def test_experts_are_the_same_on_any_ranks_by_a_load_of_its_own(cli: CommandLine
     assert cli.ok(f"{moe} 1 {fixed}") == cli.ok(f"{moe} 2 {fixed}")
 
 
-def test_for_machines(cli: CommandLine) -> None:
+def test_the_hash_is_that_of_the_json_form(cli: CommandLine) -> None:
     found = json.loads(cli.ok("fingerprint small.toml --json"))
     assert found["fingerprint"] == cli.ok("fingerprint small.toml").strip()
     assert found["identity"]["optimizer.lr"] == 0.01

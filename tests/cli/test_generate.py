@@ -1,3 +1,5 @@
+"""What `setpoint generate`, `evaluate` and `export` refuse."""
+
 import io
 import sys
 from collections.abc import Callable

@@ -1,3 +1,5 @@
+"""`setpoint import`: models of Hugging Face as configurations."""
+
 import json
 
 import pytest
@@ -43,7 +45,7 @@ def test_a_run_is_imported_as_well(cli: CommandLine, run: str) -> None:
     assert '[tokenizer]\ntype = "bytes"' in text
 
 
-def test_what_is_no_model_is_refused(cli: CommandLine) -> None:
+def test_folders_that_are_no_models_are_refused(cli: CommandLine) -> None:
     directory(cli.folder / "llama")
     directory(cli.folder / "mamba")
     change_config(cli.folder / "mamba", model_type="mamba")

@@ -95,7 +95,7 @@ def test_a_job_from_python(cli: CommandLine, run: str) -> None:
     assert "returns an int, not an Inference" in cli.refused("infer mine:wrong")
 
 
-def test_what_infer_refuses(cli: CommandLine, run: str) -> None:
+def test_wrong_inference_jobs_are_refused(cli: CommandLine, run: str) -> None:
     cli.file("idle.toml", f'[weights]\npath = "{run}"\n')
     cli.file("other.toml", JOB.format(run="runs/none"))
     lines = [
@@ -202,7 +202,7 @@ def ranks_of(launcher: int) -> list[int]:
     return found
 
 
-def test_evaluate(cli: CommandLine, run: str) -> None:
+def test_evaluate_scores_sides_and_texts(cli: CommandLine, run: str) -> None:
     (row,) = [
         json.loads(line)
         for line in (cli.folder / run / "metrics.jsonl").read_text().splitlines()
@@ -219,7 +219,7 @@ def test_evaluate(cli: CommandLine, run: str) -> None:
     assert "paths.0 = 'none.txt'\n    from command line --text\n" in nowhere
 
 
-def test_evaluate_conversations(cli: CommandLine, run: str) -> None:
+def test_evaluate_scores_the_answers_of_conversations(cli: CommandLine, run: str) -> None:
     """Files of conversations are known by their first row; their answers are what counts."""
     rows = [{"prompt": "say a", "completion": "a"}, {"prompt": "b?", "completion": "bb"}]
     cli.file("chats.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
@@ -252,7 +252,7 @@ def test_long_work_is_shown_beside_the_results(
         assert what in answer.err
 
 
-def test_export_and_back(cli: CommandLine, run: str) -> None:
+def test_an_export_scores_and_writes_the_same(cli: CommandLine, run: str) -> None:
     done = cli(f"export {run} hf")
     assert done.out.endswith("is written to hf\n")
     assert "caution: hf holds no tokenizer files, as tokenizer.type = bytes has none" in done.err
@@ -286,7 +286,7 @@ def test_cautions_of_an_export_are_printed(
     assert results["cautions"][0] == "read otherwise" and len(results["cautions"]) == 2
 
 
-def test_generate_several(cli: CommandLine, run: str) -> None:
+def test_generate_takes_several_prompts_and_samples(cli: CommandLine, run: str) -> None:
     (cli.folder / "prompts.jsonl").write_text('{"prompt": "#"}\n')
     shown = cli.ok(
         f"generate {run} --prompt ! --prompt a --samples 2 --prompts-file prompts.jsonl "

@@ -1,3 +1,5 @@
+"""`setpoint list`."""
+
 import json
 from typing import Any
 
@@ -10,7 +12,7 @@ from .conftest import CommandLine
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_one_kind(cli: CommandLine, kind: str) -> None:
+def test_each_kind_is_listed(cli: CommandLine, kind: str) -> None:
     found = json.loads(cli.ok(f"list {kind} --json"))
     assert list(found) == [kind]
     assert found[kind]
@@ -48,7 +50,7 @@ def _variants(row: dict[str, Any]) -> list[str]:
     return [row["variant"]] if "variant" in row else row["variants"]
 
 
-def test_what_cannot_be_listed(cli: CommandLine) -> None:
+def test_unknown_lists_are_refused(cli: CommandLine) -> None:
     lines = [
         "list preset",
         "list nothing",

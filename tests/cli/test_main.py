@@ -1,3 +1,5 @@
+"""Help, exit status, interrupts and output of all commands."""
+
 import io
 import json
 import os
@@ -24,7 +26,7 @@ from .test_checkpoint import make
 from .test_diff import record
 
 
-def test_the_overview(cli: CommandLine) -> None:
+def test_help_shows_the_overview(cli: CommandLine) -> None:
     text = cli.ok("--help")
     compare("cli/overview", text)
     assert text == cli.ok("-h") == cli.ok("help")
@@ -54,11 +56,11 @@ def test_without_a_command_the_overview_is_an_error(cli: CommandLine) -> None:
     assert "Commands\n" in answer.err
 
 
-def test_the_version(cli: CommandLine) -> None:
+def test_version_is_printed(cli: CommandLine) -> None:
     assert cli.ok("--version") == cli.ok("-V") == f"setpoint {setpoint.__version__}\n"
 
 
-def test_mistyped_commands(cli: CommandLine) -> None:
+def test_mistyped_commands_are_answered_with_the_nearest(cli: CommandLine) -> None:
     lines = ["tran tiny", "--hlep", "help tain", "Check tiny", "''"]
     compare("cli/mistyped_commands", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
 
@@ -205,7 +207,7 @@ def test_errors_and_long_texts_on_a_terminal(cli: CommandLine, executable: str) 
 
 
 @pytest.mark.parametrize("words", ["list fields", "check tiny --json"])
-def test_closed_output(words: str, tmp_path: Path) -> None:
+def test_closed_output_is_no_error(words: str, tmp_path: Path) -> None:
     """After `>&-` Python has no standard output at all."""
     line = f"{shlex.quote(sys.executable)} -m setpoint {words} >&-"
     done = subprocess.run(["bash", "-c", line], capture_output=True, cwd=tmp_path, check=False)
@@ -310,7 +312,9 @@ def test_commands_that_read_runs_import_no_torch(cli: CommandLine) -> None:
         ({"TERM": "dumb"}, False),
     ],
 )
-def test_colour(monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], coloured: bool) -> None:
+def test_colour_follows_the_terminal_and_variables(
+    monkeypatch: pytest.MonkeyPatch, environ: dict[str, str], coloured: bool
+) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm")
     for name, value in environ.items():

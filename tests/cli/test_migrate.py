@@ -57,7 +57,9 @@ def test_an_unversioned_file_is_answered_with_what_to_do(older: CommandLine) -> 
     assert older.refused("check tiny --fp16").startswith("error: --fp16: fp16 was retired")
 
 
-def test_what_is_refused(older: CommandLine, transcript: Callable[[list[str]], str]) -> None:
+def test_files_that_cannot_be_migrated_are_refused(
+    older: CommandLine, transcript: Callable[[list[str]], str]
+) -> None:
     older.file("new.toml", f"setpoint = {{schema = {TODAY + 1}}}\n")
     older.file("bad.toml", "[optim]\nlr = 1\n[optimizer]\nlr = 2\n")
     older.file("odd.toml", "setpoint = 3\n")

@@ -1,3 +1,5 @@
+"""Misspelt options, and words that belong elsewhere."""
+
 from collections.abc import Callable
 
 import pytest
@@ -6,7 +8,9 @@ from ..support.snapshots import compare
 from .conftest import CommandLine
 
 
-def test_misspelt_options(transcript: Callable[[list[str]], str]) -> None:
+def test_misspelt_options_are_answered_with_the_nearest(
+    transcript: Callable[[list[str]], str],
+) -> None:
     lines = [
         "check small.toml --jsn",
         "check small.toml --wrld-size 4",

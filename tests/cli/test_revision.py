@@ -1,3 +1,5 @@
+"""Sources at a git revision, `REVISION:SOURCE`."""
+
 import json
 import os
 import re
@@ -114,7 +116,7 @@ def test_a_run_that_is_under_version_control(cli: CommandLine, git: Repository) 
     assert shown(cli, "HEAD:runs/a", "optimizer.lr") == "0.5"
 
 
-def test_what_is_refused(cli: CommandLine, git: Repository) -> None:
+def test_wrong_revisions_and_files_are_refused(cli: CommandLine, git: Repository) -> None:
     git("branch", "feature/warm-up")
     git.commit({"exp/first.toml": "seed = 1\n", "bad.toml": "sede = 1\n", "broken.toml": "a = \n",
                 "fails.py": "def f():\n    raise ValueError('no luck')\n",
@@ -209,7 +211,7 @@ def test_links_that_lead_outside_are_left_out(cli: CommandLine, git: Repository)
     assert shown(cli, "HEAD:good.toml", "optimizer.lr") == "0.01"
 
 
-def test_names_and_files(cli: CommandLine, git: Repository) -> None:
+def test_branches_tags_and_files_are_found(cli: CommandLine, git: Repository) -> None:
     git("tag", "-a", "v1", "-m", "x")
     commit = git.commit({"ä/b c.toml": "", "new\nline.toml": ""})
     here = str(cli.folder)
@@ -223,7 +225,7 @@ def test_names_and_files(cli: CommandLine, git: Repository) -> None:
 
 
 @pytest.mark.parametrize("name", ["--help", "nosuch", "a\0b", "HEAD:small.toml", ""])
-def test_what_is_no_commit(cli: CommandLine, git: Repository, name: str) -> None:
+def test_names_without_a_commit_are_none(cli: CommandLine, git: Repository, name: str) -> None:
     assert calls.commit_of(str(cli.folder), name) is None
 
 

@@ -93,7 +93,7 @@ def test_more_than_can_be_read(cli: CommandLine, monkeypatch: pytest.MonkeyPatch
     assert "tiny-1" in cli.ok("runs list --all")
 
 
-def test_verify(cli: CommandLine) -> None:
+def test_runs_are_verified(cli: CommandLine) -> None:
     paths = [f"runs/exp/{name}" for name in SMALL]
     note = "  not sealed: there is no chain.jsonl"
     expected = [line for path in paths for line in (f"{path}: ok", note)]
@@ -134,7 +134,7 @@ def test_verify(cli: CommandLine) -> None:
         ("note runs/exp/tiny-1 a b", "unexpected argument 'b': setpoint runs note takes RUN TEXT"),
     ],
 )
-def test_what_is_refused(cli: CommandLine, words: str, reason: str) -> None:
+def test_wrong_words_are_refused(cli: CommandLine, words: str, reason: str) -> None:
     listed(cli)  # makes the index
     assert reason in cli.refused(f"runs {words}")
 

@@ -21,7 +21,7 @@ def shown(cli: CommandLine, line: str) -> str:
     return f"$ setpoint {line}\n{answer.out}{answer.err}"
 
 
-def test_numbers(cli: CommandLine) -> None:
+def test_schedules_are_shown_as_numbers(cli: CommandLine) -> None:
     lines = [
         "schedule small.toml --every 1",
         "schedule small.toml tiny --schedule wsd --schedule.warmup 2 --every 250",
@@ -39,7 +39,7 @@ def test_numbers(cli: CommandLine) -> None:
     compare("cli/schedule", "\n".join(shown(cli, line) for line in lines))
 
 
-def test_the_drawing(cli: CommandLine) -> None:
+def test_schedules_are_drawn(cli: CommandLine) -> None:
     lines = ["schedule small.toml", "schedule tiny small.toml --schedule rex"]
     compare("cli/schedule_drawn", "\n".join(shown(cli, line) for line in lines))
 
@@ -50,12 +50,12 @@ def test_the_drawing_without_the_package(cli: CommandLine, monkeypatch: pytest.M
     compare("cli/schedule_plain", "\n".join(shown(cli, line) for line in lines))
 
 
-def test_in_a_file(cli: CommandLine) -> None:
+def test_a_plot_is_written_to_a_file(cli: CommandLine) -> None:
     assert "drawn into rates.svg\n" in cli.ok("schedule tiny small.toml --plot rates.svg")
     assert (cli.folder / "rates.svg").read_text().startswith("<?xml")
 
 
-def test_for_machines(cli: CommandLine) -> None:
+def test_a_schedule_has_a_json_form(cli: CommandLine) -> None:
     (curve,) = json.loads(cli.ok("schedule small.toml --json"))["curves"]
     assert {key: curve[key] for key in ("source", "type", "lr", "length", "unit", "notes")} == {
         "source": "small.toml",
@@ -78,7 +78,7 @@ def test_for_machines(cli: CommandLine) -> None:
         assert answer.status == 2 and not json.loads(answer.out)["ok"]
 
 
-def test_what_is_refused(cli: CommandLine) -> None:
+def test_wrong_schedules_are_refused(cli: CommandLine) -> None:
     lines = [
         "schedule",
         "schedule nowhere.toml",

@@ -1,3 +1,5 @@
+"""`setpoint schema`, and files that it is held against."""
+
 import json
 import re
 import tomllib
@@ -115,7 +117,7 @@ def test_variants_of_ones_own(cli: CommandLine) -> None:
     del LossConfig.__setpoint__.variants["schema_mine"]
 
 
-def test_headers_for_editors(cli: CommandLine) -> None:
+def test_files_begin_with_a_header_for_editors(cli: CommandLine) -> None:
     for form, line in (
         ("toml", "#:schema ../s.json"),
         ("yaml", "# yaml-language-server: $schema=../s.json"),
@@ -128,7 +130,7 @@ def test_headers_for_editors(cli: CommandLine) -> None:
     assert '"$schema": "../s.json"' in text
 
 
-def test_what_is_refused(cli: CommandLine) -> None:
+def test_wrong_schemas_are_refused(cli: CommandLine) -> None:
     lines = [
         "schema --output nosuch/s.json",
         "schema --output .",

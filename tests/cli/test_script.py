@@ -186,7 +186,7 @@ def test_modules_that_import_the_script_see_the_same_classes(script: Call) -> No
     assert "from train import Adam, Job\n" in written
 
 
-def test_answers_for_machines(script: Call) -> None:
+def test_commands_have_a_json_form(script: Call) -> None:
     assert json.loads(script("check quick --json")[1])["ok"] is True
     assert json.loads(script("show quick --json")[1])["steps"] == 10
     status, out, _ = script("check --json --steps many")
@@ -205,7 +205,7 @@ def end(main: Callable[[Small], object], line: str = "") -> int:
     return caught.value.code
 
 
-def test_the_exit_status(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_exit_status_is_that_of_main(capsys: pytest.CaptureFixture[str]) -> None:
     seen: list[int] = []
     assert end(lambda small: seen.append(small.size), "--size 3") == 0
     assert end(lambda small: small.size + 4) == 5

@@ -1,3 +1,5 @@
+"""`setpoint show`."""
+
 import json
 
 import pytest
@@ -34,7 +36,7 @@ def test_what_is_shown_can_be_used_as_a_source(cli: CommandLine, source: str, fo
     assert json.loads(cli.ok(f"show saved.{suffix} --json")) == json.loads(plain)
 
 
-def test_origins(cli: CommandLine) -> None:
+def test_each_value_is_shown_with_its_origin(cli: CommandLine) -> None:
     text = cli.ok("show small.toml --origins --optimizer.lr 0.5")
     compare("cli/show_origins", text)
     for line in text.splitlines():
@@ -69,7 +71,7 @@ def test_python_can_be_used_as_a_source(cli: CommandLine) -> None:
     assert cli.ok(f"fingerprint shown:{name}") == cli.ok("fingerprint small.toml")
 
 
-def test_a_part(cli: CommandLine) -> None:
+def test_a_path_shows_one_part(cli: CommandLine) -> None:
     assert cli.ok("show small.toml model.dim") == "[model]\ndim = 32\n"
     assert cli.ok("show model.dim small.toml") == "[model]\ndim = 32\n"
     assert cli.ok("show small.toml experiment --all") == 'experiment = "null"\n'

@@ -1,3 +1,5 @@
+"""What a SOURCE may be: presets, files, runs and code."""
+
 import json
 import shutil
 from collections.abc import Callable
@@ -96,14 +98,18 @@ FILES: dict[str, str | bytes] = {
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_bad_file(cli: CommandLine, transcript: Callable[[list[str]], str], name: str) -> None:
+def test_a_broken_file_is_refused_with_its_place(
+    cli: CommandLine, transcript: Callable[[list[str]], str], name: str
+) -> None:
     cli.file(name, FILES[name])
     text = transcript([f"train {name}"])
     compare(f"cli/file_{name.replace('.', '_')}", text)
     assert f"{name}:" in text, "the error does not say where in the file"
 
 
-def test_what_is_no_file(cli: CommandLine, transcript: Callable[[list[str]], str]) -> None:
+def test_folders_and_other_files_are_refused(
+    cli: CommandLine, transcript: Callable[[list[str]], str]
+) -> None:
     (cli.folder / "folder").mkdir()
     (cli.folder / "folder.toml").mkdir()
     cli.file("notes.txt", "hello")
@@ -154,11 +160,11 @@ def test_a_file_of_another_system_is_extended_with_its_origins(cli: CommandLine)
         ("", None),
     ],
 )
-def test_the_two_sides(source: str, expected: tuple[str, str] | None) -> None:
+def test_a_revision_and_its_source_are_split(source: str, expected: tuple[str, str] | None) -> None:
     assert split_revision(source) == expected
 
 
-def test_module_or_revision(cli: CommandLine) -> None:
+def test_modules_are_told_from_revisions(cli: CommandLine) -> None:
     (cli.folder / "main").mkdir()  # a folder of this name is not a module with functions in it
     (cli.folder / "package").mkdir()
     (cli.folder / "package" / "inner.py").write_text("")

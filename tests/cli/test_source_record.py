@@ -91,7 +91,7 @@ def test_weights_of_a_checkpoint_write(cli: CommandLine, run: str) -> None:
     assert "was not trained with this configuration" in other
 
 
-def test_what_is_refused(cli: CommandLine, run: str) -> None:
+def test_folders_that_are_no_checkpoints_are_refused(cli: CommandLine, run: str) -> None:
     checkpoints = f"{run}/checkpoints"
     (cli.folder / checkpoints / "step-00000002" / "config.json").write_text("{}")
     (cli.folder / "empty" / "manifest.json").parent.mkdir()

@@ -10,7 +10,7 @@ from .conftest import CommandLine
 Transcript = Callable[[list[str]], str]
 
 
-def test_unknown_names(transcript: Transcript) -> None:
+def test_unknown_names_are_answered_with_the_nearest(transcript: Transcript) -> None:
     lines = [
         "train tinny",
         "train ''",
@@ -40,7 +40,9 @@ def test_unknown_names(transcript: Transcript) -> None:
     compare("cli/unknown_names", transcript(lines))
 
 
-def test_values_that_contradict(cli: CommandLine, transcript: Transcript) -> None:
+def test_values_that_contradict_are_named_together(
+    cli: CommandLine, transcript: Transcript
+) -> None:
     cli.file("sum.toml", "[batch]\nglobal_size = 24\nmicro_size = 16\naccumulation = 1\n")
     lines = [
         "check small.toml --batch.global_size 9",

@@ -51,7 +51,7 @@ def test_it_can_be_the_source(cli: CommandLine, send: Send) -> None:
     assert "> 5  over.toml:1:1" in cli.ok("why seed - --file over.toml")
 
 
-def test_mistakes(cli: CommandLine, send: Send) -> None:
+def test_wrong_input_is_refused(cli: CommandLine, send: Send) -> None:
     for text, line, words in [
         ("", "check -", "standard input is empty"),
         (" \n", "check tiny --config-from-stdin", "standard input is empty"),
@@ -82,7 +82,7 @@ def test_a_terminal_is_not_waited_for(cli: CommandLine, monkeypatch: pytest.Monk
     assert "standard input is closed" in cli.refused("check -")
 
 
-def test_response_files(cli: CommandLine) -> None:
+def test_words_are_read_from_response_files(cli: CommandLine) -> None:
     cli.file("args.txt", "--optimizer.lr 0.5  # faster\n--with smoke\n")
     out = cli.ok("why optimizer.lr tiny @args.txt")
     assert "> 0.5    command line --optimizer.lr (args.txt:1)" in out

@@ -75,7 +75,7 @@ def test_all_points_are_checked_before_any_is_started(cli: CommandLine) -> None:
     assert (problem["path"], problem["points"]) == ("optimizer.lr", ["lr=-1"])
 
 
-def test_what_is_refused(cli: CommandLine) -> None:
+def test_wrong_sweeps_are_refused(cli: CommandLine) -> None:
     cli.file("lr.toml", SWEEP)
     cli.file("other.toml", "[sweep.grid]\ngird.a = [1]\n[sweep.random]\ncuont = 1\n")
     cli.file("search.toml", "[sweep.search]\ntrials = 2\naxes = {seed = 'integer(1, 9)'}\n")

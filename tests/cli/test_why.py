@@ -1,3 +1,5 @@
+"""`setpoint why`."""
+
 import json
 import re
 
@@ -25,7 +27,7 @@ def test_derived_values_name_what_they_follow_from(cli: CommandLine) -> None:
     assert "derived from duration" in text
 
 
-def test_items_of_lists(cli: CommandLine) -> None:
+def test_items_of_lists_are_explained(cli: CommandLine) -> None:
     text = cli.ok("why data.sources small.toml --data.sources.0.documents 30")
     compare("cli/why_items", text)
     assert text == cli.ok("why data.sources.0 small.toml --data.sources.0.documents 30")
@@ -52,7 +54,7 @@ def test_sections_that_are_off(cli: CommandLine) -> None:
     assert "evaluation is null (command line --evaluation)" in text
 
 
-def test_the_user_area(cli: CommandLine) -> None:
+def test_keys_of_the_user_area_are_explained(cli: CommandLine) -> None:
     text = cli.ok("why user small.toml --user.probe.width 8 --user.note hello")
     assert "user.probe.width = 8" in text
     assert "user.note = 'hello'" in text
@@ -76,7 +78,7 @@ def test_paths_that_lead_nowhere(cli: CommandLine) -> None:
     compare("cli/why_nowhere", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
 
 
-def test_for_machines(cli: CommandLine) -> None:
+def test_why_has_a_json_form(cli: CommandLine) -> None:
     line = "why optimizer small.toml --optimizer.clip_norm inf --optimizer.betas 0.8,0.9 --json"
     found = {entry["path"]: entry for entry in json.loads(cli.ok(line))}
     assert found["optimizer.lr"]["value"] == 0.01

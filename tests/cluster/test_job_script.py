@@ -48,7 +48,7 @@ def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_the_script() -> None:
+def test_the_script_of_slurm() -> None:
     limits = {"time": "24:00:00", "partition": "gpu", "account": "lab", "qos": "high"}
     text = batch_script(REQUEST, "/home/ada/my runs", "/runs/exp.%j.out", limits, ["--mem=0"])
     compare("cluster/slurm", text)
@@ -151,7 +151,7 @@ def printed(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, dict[
 
 
 @pytest.mark.parametrize("kind", ["pytorchjob", "jobset"])
-def test_the_manifest(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_manifests_of_kubernetes(kind: str, capsys: pytest.CaptureFixture[str]) -> None:
     text, read = printed(capsys, "--kind", kind, "--cpus", "3", "--namespace", "lab")
     compare(f"cluster/{kind}", text)
     assert read["metadata"]["namespace"] == "lab"
@@ -171,7 +171,7 @@ def test_restarts_are_those_of_the_operator() -> None:
     assert container["command"][-1].startswith("unset RANK WORLD_SIZE\nmodule load cuda\nexec env")
 
 
-def test_names() -> None:
+def test_names_of_jobs_are_those_that_kubernetes_allows() -> None:
     assert name_of("My_Exp-3fa94c21") == "my-exp-3fa94c21"
     assert name_of("7b-3fa94c21") == "run-7b-3fa94c21"
     long = name_of("x" * 80 + "-3fa94c21")

@@ -1,3 +1,5 @@
+"""Sections that other packages add to a root."""
+
 import copy
 import pickle
 from collections.abc import Iterator
@@ -73,7 +75,7 @@ def test_it_is_a_section_like_any_other(root: type[Root]) -> None:
 
 
 @pytest.mark.usefixtures("added")
-def test_adding_it_again() -> None:
+def test_a_section_is_added_once() -> None:
     add_section(Root, "lab", Lab)
     other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})
     with pytest.raises(TypeError, match=r"Root\.more: <class 'int'> is not a section"):

@@ -1,3 +1,5 @@
+"""Drafts and configs in Python: attributes, errors, `evolve` and `build`."""
+
 import pytest
 
 from setpoint.config import Config, ConfigError, SetpointError, field, resolve

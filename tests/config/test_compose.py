@@ -1,3 +1,5 @@
+"""The order of layers, and what a source and `extends` may be."""
+
 import json
 import os
 from collections.abc import Callable, Iterator

@@ -1,3 +1,5 @@
+"""Differences of two configurations."""
+
 import json
 import pickle
 

@@ -1,3 +1,5 @@
+"""What a layer may set: items, edits of lists and mappings, variants."""
+
 import pickle
 from collections.abc import Mapping
 from pathlib import Path
@@ -54,7 +56,9 @@ def test_a_switch_does_not_carry_the_defaults_of_a_factory() -> None:
         ("--batch=null", "batch", "cannot be null"),
     ],
 )
-def test_what_cannot_be_set(flag: str, path: str, message: str) -> None:
+def test_paths_and_values_that_cannot_be_set_are_refused(
+    flag: str, path: str, message: str
+) -> None:
     problems = flag_problems(flag)
     assert list(problems) == [path]
     assert message in problems[path].message
@@ -243,7 +247,7 @@ MISTAKES = [
 ]
 
 
-def test_mistakes_are_explained() -> None:
+def test_wrong_edits_are_explained() -> None:
     found: list[Problem] = []
     for flag in MISTAKES:
         problems = problems_of(lambda flag=flag: compose(Root, flags=[flag]).resolve())

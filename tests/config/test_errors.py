@@ -25,7 +25,7 @@ from .sample import Job
         ("a\tb\r", "a\\tb\\r"),
     ],
 )
-def test_messages_are_printable(text: str, shown: str) -> None:
+def test_messages_of_errors_are_printable(text: str, shown: str) -> None:
     assert printable(text) == shown
     assert str(SetpointError(text)) == shown
     assert str(Invalid(text)) == shown

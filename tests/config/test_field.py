@@ -1,3 +1,5 @@
+"""Ranges and defaults of fields."""
+
 from typing import Any, Literal
 
 import pytest
@@ -17,7 +19,7 @@ from .sample import Batch
         (Bounds(pattern="a+"), ("aa", 3), ("ab", ""), "matching a+"),
     ],
 )
-def test_bounds(
+def test_values_outside_the_range_are_refused(
     bounds: Bounds, inside: tuple[Any, ...], outside: tuple[Any, ...], words: str
 ) -> None:
     for value in inside:

@@ -1,3 +1,5 @@
+"""The fingerprint: golden values, and what does and does not change it."""
+
 import functools
 import json
 import os
@@ -32,7 +34,7 @@ GOLDEN = {
 }
 
 
-def test_golden_values() -> None:
+def test_fingerprints_are_those_that_were_written_down() -> None:
     assert {name: fingerprint(job) for name, job in jobs().items()} == GOLDEN
 
 

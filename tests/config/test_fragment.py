@@ -1,3 +1,5 @@
+"""Sections that extend files."""
+
 from pathlib import Path
 
 import pytest

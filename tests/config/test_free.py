@@ -1,3 +1,5 @@
+"""`Free`, the area of users' own keys."""
+
 import copy
 import pickle
 
@@ -63,7 +65,7 @@ def test_a_resolved_area_is_immutable_hashable_and_makes_nothing() -> None:
     assert user.a.b == (1,)
 
 
-def test_copies_and_pickles() -> None:
+def test_an_area_can_be_copied_and_pickled() -> None:
     area = Free(a={"b": 1})
     for twin in (copy.copy(area), copy.deepcopy(area), pickle.loads(pickle.dumps(area))):
         assert twin == area
@@ -72,7 +74,7 @@ def test_copies_and_pickles() -> None:
         assert [value for _, value in twin.a.chain("b")] == [1, 2]
 
 
-def test_what_is_no_area() -> None:
+def test_values_that_are_no_mapping_are_refused() -> None:
     with pytest.raises(Invalid, match="is not a mapping of keys to values: got 3"):
         Free.read(3, Origin("program"))
     with pytest.raises(Invalid, match="position"):

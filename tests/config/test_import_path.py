@@ -1,3 +1,5 @@
+"""`ImportPath`: its forms, and fields of objects by path."""
+
 import pickle
 from collections.abc import Callable
 
@@ -28,7 +30,7 @@ class Uses(Config):
         (" a.b ", "a.b"),
     ],
 )
-def test_form(text: str, canonical: str) -> None:
+def test_paths_have_one_canonical_form(text: str, canonical: str) -> None:
     path = ImportPath(text)
     assert path.dump() == str(path) == canonical
     assert path == ImportPath(canonical)
@@ -37,7 +39,7 @@ def test_form(text: str, canonical: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", ".a.b", "a.b()", "a.1", "a.if", "a:b:c", "a.b" * 200])
-def test_what_is_no_path(text: str) -> None:
+def test_texts_that_are_no_paths_are_refused(text: str) -> None:
     with pytest.raises(Invalid, match="is not an import path"):
         ImportPath(text)
 

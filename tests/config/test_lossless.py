@@ -127,7 +127,7 @@ def test_every_way_there_and_back(tmp_path: Path, examples: int) -> None:
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
 )
 @given(everything())
-def test_references_stay_references(
+def test_references_are_written_as_references(
     tmp_path_factory: pytest.TempPathFactory, draft: Everything
 ) -> None:
     folder = tmp_path_factory.getbasetemp()

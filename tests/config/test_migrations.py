@@ -102,7 +102,7 @@ EXPRESSION = "${optim.lr * 2 + optim_a}"
         (ADAMW, {"optimizer": {"type": "adam_w"}}, {"optimizer": {"type": "adamw"}}),
     ],
 )
-def test_changes_of_data(operation: Operation, data: Any, changed: Any) -> None:
+def test_operations_change_the_data(operation: Operation, data: Any, changed: Any) -> None:
     assert applied(operation, copy.deepcopy(data)).data == (changed or data)
 
 

@@ -119,7 +119,7 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-def test_the_errors() -> None:
+def test_wrong_declarations_are_refused() -> None:
     texts: list[str] = []
     for name, words in WRONG.items():
         with pytest.raises(TypeError, match=r"^Wrong") as caught:
@@ -288,7 +288,7 @@ def test_abstract_families_and_protocols() -> None:
     assert problem.message == "cannot be made: Alone is abstract and lacks run"
 
 
-def test_sections_without_end() -> None:
+def test_sections_that_nest_without_end_are_refused() -> None:
     class Endless(Config):
         x: Endless = field(factory=lambda: Endless())
 
@@ -305,7 +305,7 @@ def test_sections_without_end() -> None:
         resolve(chain)
 
 
-def test_data_without_end() -> None:
+def test_data_that_nests_without_end_is_refused() -> None:
     cls = declare({"x": Any, "y": int}, x=None, y=1)
     itself: list[Any] = []
     itself.append(itself)

@@ -48,7 +48,7 @@ given: Any = sp
         (lambda: given.ByteSize("3 XB"), "ByteSize('3 XB') has an unknown unit"),
     ],
 )
-def test_mistakes(call: Callable[[], object], words: str) -> None:
+def test_wrong_arguments_are_refused_in_words(call: Callable[[], object], words: str) -> None:
     with pytest.raises(sp.SetpointError) as caught:
         call()
     assert words in str(caught.value)
@@ -121,7 +121,7 @@ def test_errors_in_words_pass_unchanged() -> None:
     assert caught.value is error
 
 
-def test_what_is_no_function_and_what_is_no_name_of_a_module(folder: Path) -> None:
+def test_paths_that_name_no_function_are_refused(folder: Path) -> None:
     (folder / "plain.py").write_text("x = 3\n\ndef make():\n    return x\n")
     with pytest.raises(SetpointError, match="x in plain is not a function but of type int"):
         find_user_function("plain:x")

@@ -29,7 +29,7 @@ from .sample import Job
         ("total_steps", ["eps"], []),
     ],
 )
-def test_the_nearest_names(name: str, names: list[str], found: list[str]) -> None:
+def test_the_nearest_name_is_found(name: str, names: list[str], found: list[str]) -> None:
     assert nearest(name, names) == found
 
 
@@ -77,7 +77,7 @@ def test_where_a_key_belongs(path: str, hint: str) -> None:
     assert location_hint(Job, path) == hint
 
 
-def test_names_of_secrets() -> None:
+def test_names_that_sound_secret_are_known() -> None:
     assert is_secret_key(Job, "token")
     assert is_secret_key(Job, "tokn") and is_secret_key(Job, "hf_token")
     for name in ("tokens", "max_token", "max_tokens", "token_ids", "pad_token", "tokenizer"):
@@ -175,7 +175,7 @@ OTHER_VALUES = {"format.compute": {"fp16": ("half", "16")}, "kind": {"plain": ("
         ("count=1,x", "is not an int", ""),
     ],
 )
-def test_what_was_meant(flag: str, message: str, hint: str) -> None:
+def test_a_hint_says_what_was_meant(flag: str, message: str, hint: str) -> None:
     if not message:
         assert compose(Root, flags=[flag]).resolve().names == ("null",)
         return

@@ -1,3 +1,5 @@
+"""The file and line from which Python sets a value."""
+
 from pathlib import Path
 
 from setpoint.config import field

@@ -1,3 +1,5 @@
+"""Plugins of installed packages, found through their entry points."""
+
 import os
 import subprocess
 import sys

@@ -1,3 +1,5 @@
+"""Sections that take the section of a preset, `@NAME`."""
+
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -100,7 +102,7 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
         ("@foreign", "returns a Stranger, not a Run"),
     ],
 )
-def test_what_is_no_section_of_a_preset(value: str, words: str) -> None:
+def test_wrong_presets_of_sections_are_refused(value: str, words: str) -> None:
     (problem,) = problems_of(lambda: compose(Run, flags=[f"model={value}"]).resolve())
     assert problem.path == "model" and words in problem.message
     if value == "@bigg":

@@ -61,7 +61,9 @@ def folder(tmp_path: Path) -> Path:
     return write_record(resolve(Job(sources=[Text(paths=["a"])], seed=7)), tmp_path / "run")
 
 
-def test_what_a_record_holds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_holds_values_origins_and_a_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "exp.toml").write_text('[optimizer]\ntype = "sgd"\nlr = 0.1\n')
     config = compose(
@@ -168,7 +170,7 @@ def test_damaged_records_are_refused_in_words(folder: Path, name: str, text: Any
     assert name in refusal(folder)
 
 
-def test_what_is_no_record(folder: Path, tmp_path: Path) -> None:
+def test_folders_without_a_record_are_refused(folder: Path, tmp_path: Path) -> None:
     assert (recorded_schema(str(folder)), recorded_schema(str(tmp_path))) == (1, None)
     assert not is_record(str(tmp_path))
     assert "is not a run directory: it has no config.json" in refusal(tmp_path)

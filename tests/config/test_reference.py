@@ -1,3 +1,5 @@
+"""References, `${...}`: their grammar, arithmetic, texts and escapes."""
+
 import enum
 import operator
 import pickle
@@ -41,7 +43,7 @@ VALUES: dict[tuple[str | int, ...], object] = {
         ("${b}", True),
     ],
 )
-def test_values(text: str, value: object) -> None:
+def test_references_are_evaluated(text: str, value: object) -> None:
     assert Reference(text).evaluate(VALUES.__getitem__) == value
 
 
@@ -70,7 +72,7 @@ def test_arithmetic_of_a_draft_that_holds_a_reference() -> None:
         "${" + "a+" * 400 + "a}", "${a := 3}", "${*a}", "${yield}", "${await a}", "${...}",
     ],
 )  # fmt: skip
-def test_what_is_no_reference(text: str) -> None:
+def test_expressions_other_than_arithmetic_are_refused(text: str) -> None:
     if text == "${a} ":
         Reference(text)
         return
@@ -99,7 +101,7 @@ def test_what_is_no_reference(text: str) -> None:
         ("${2.0 ** 2 ** 4000}", "too large"),
     ],
 )
-def test_what_cannot_be_computed(text: str, message: str) -> None:
+def test_arithmetic_that_has_no_value_is_refused(text: str, message: str) -> None:
     with pytest.raises(Invalid, match=message):
         Reference(text).evaluate({**VALUES, ("infinite",): inf}.__getitem__)
 

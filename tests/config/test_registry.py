@@ -1,3 +1,5 @@
+"""Presets and modifiers by name, and their parameters."""
+
 import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor

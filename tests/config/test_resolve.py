@@ -1,3 +1,5 @@
+"""Resolving: derivation, references among items, checks and cycles."""
+
 from collections.abc import Iterator
 from typing import Any, Literal
 

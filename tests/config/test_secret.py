@@ -1,3 +1,5 @@
+"""Secrets are named, never written, and found where they do not belong."""
+
 import pickle
 import traceback
 from pathlib import Path

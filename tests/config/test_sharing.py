@@ -1,3 +1,5 @@
+"""Sections that stand in several places."""
+
 from __future__ import annotations
 
 import pickle
@@ -92,7 +94,7 @@ def tied() -> Towers:
     return Towers(query=encoder, key=encoder)
 
 
-def test_one_object_everywhere() -> None:
+def test_a_shared_section_is_one_object() -> None:
     for config in (resolve(tied()), flags("--query.layers=4", "--key", "${query}")):
         assert config.key is config.query
         for twin in (resolve(config.evolve()), pickle.loads(pickle.dumps(config)),
@@ -164,7 +166,7 @@ def test_one_file_may_not_say_two_things(tmp_path: Path) -> None:
     compare("config/shared_twice", str(ConfigError(problems)).replace(str(tmp_path), "HERE"))
 
 
-def test_lists_and_mappings() -> None:
+def test_items_of_lists_and_mappings_can_be_shared() -> None:
     config = flags("--steps", "[{layers: 3}, ${steps.0}, ${query}]", "--named", "{a b: ${steps.1}}")
     assert config.steps[0] is config.steps[1] is config.named["a b"]
     assert config.steps[2] is config.query

@@ -1,3 +1,5 @@
+"""Values given by tag, to all fields that carry it."""
+
 from pathlib import Path
 
 import pytest
@@ -72,7 +74,7 @@ def test_each_field_reads_the_value_by_its_own_type_and_range() -> None:
         ("tag.a.b=1", "unknown key: Root has no field 'tag'", ""),
     ],
 )
-def test_mistakes(flag: str, message: str, hint: str) -> None:
+def test_wrong_tags_are_refused(flag: str, message: str, hint: str) -> None:
     (problem,) = problems_of(lambda: compose(Root, flags=[flag]).resolve())
     assert message in problem.message and problem.hint == hint
 

@@ -1,3 +1,5 @@
+"""Values as errors and listings show them."""
+
 import json
 import re
 from collections.abc import Mapping
@@ -36,13 +38,13 @@ VALUES = [
 
 
 @pytest.mark.parametrize(("value", "text", "data"), VALUES)
-def test_values(value: object, text: str, data: object) -> None:
+def test_values_are_shown_as_typed(value: object, text: str, data: object) -> None:
     assert in_full(value) == text
     assert plain(value) == data
     json.dumps(plain(value), allow_nan=False)
 
 
-def test_sections() -> None:
+def test_sections_are_shown_as_mappings() -> None:
     assert in_full(AdamWConfig()) == "'adamw'"
     assert in_full(Evaluation()) == "(a section)"
     assert plain(AdamWConfig()) == "adamw"

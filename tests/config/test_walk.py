@@ -1,3 +1,5 @@
+"""Leaves, roles and minimal forms of a tree."""
+
 from typing import Literal
 
 from setpoint.config import BUDGET, IDENTITY, RUNTIME, Config, Free, field, resolve

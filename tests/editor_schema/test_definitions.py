@@ -1,3 +1,5 @@
+"""Definitions of classes in a JSON Schema."""
+
 from __future__ import annotations
 
 from setpoint.config import Config, field
@@ -82,7 +84,7 @@ def test_components_that_are_imported_take_any_argument() -> None:
     assert complaints(KNOWN, {"shape": {"type": "import", "target": 3}}) == ["shape.target: type"]
 
 
-def test_fragments() -> None:
+def test_fragments_are_allowed_in_each_section() -> None:
     for names in ("a.toml", ["a.toml", "b.yaml"]):
         assert complaints(KNOWN, {"shape": {"extends": names}, "node": {"extends": names}}) == []
 

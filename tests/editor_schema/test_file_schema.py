@@ -1,3 +1,5 @@
+"""The JSON Schema of files, and help texts."""
+
 import json
 from typing import Any
 
@@ -104,14 +106,14 @@ INVALID: list[tuple[Any, str]] = [
 
 
 @pytest.mark.parametrize("data", VALID, ids=json.dumps)
-def test_valid_files(data: Any) -> None:
+def test_valid_files_pass(data: Any) -> None:
     ours = {key: value for key, value in data.items() if key not in HEADERS}
     assert findings(Job, json.dumps(ours)) == []
     assert complaints(KNOWN, data) == []
 
 
 @pytest.mark.parametrize(("data", "expected"), INVALID, ids=lambda value: json.dumps(value)[:60])
-def test_invalid_files(data: Any, expected: str) -> None:
+def test_invalid_files_are_marked(data: Any, expected: str) -> None:
     assert findings(Job, json.dumps(data))
     assert complaints(KNOWN, data) == [expected]
 
@@ -152,7 +154,7 @@ def test_every_header_is_described() -> None:
     assert set(ABOUT_THE_FILE) == set(HEADERS)
 
 
-def test_tags() -> None:
+def test_tags_are_allowed_at_the_root() -> None:
     class Part(Config):
         rate: float = field(default=0.1, gt=0, tags=("rate",))
         other: float = field(default=0.1, lt=1, tags=("rate",))

@@ -49,13 +49,13 @@ def is_taken(table: Any) -> bool:
 
 
 @pytest.mark.parametrize("table", VALID, ids=json.dumps)
-def test_both_take(table: Any) -> None:
+def test_valid_tables_pass_both(table: Any) -> None:
     assert is_taken(table)
     assert complaints(KNOWN, {"sweep": table}) == []
 
 
 @pytest.mark.parametrize(("table", "expected"), INVALID, ids=lambda value: json.dumps(value)[:60])
-def test_both_refuse(table: Any, expected: str) -> None:
+def test_invalid_tables_are_refused_by_both(table: Any, expected: str) -> None:
     assert not is_taken(table)
     assert complaints(KNOWN, {"sweep": table}) == [expected]
 

@@ -1,3 +1,5 @@
+"""The JSON Schema takes the values that Setpoint takes."""
+
 import enum
 import json
 import re
@@ -125,12 +127,12 @@ BAD: list[tuple[str, Any]] = [
 
 
 @pytest.mark.parametrize(("name", "value"), GOOD, ids=str)
-def test_both_take(name: str, value: Any) -> None:
+def test_valid_values_pass_both(name: str, value: Any) -> None:
     assert findings(Root, json.dumps({name: value})) == []
     assert complaints(KNOWN, {name: value}) == []
 
 
 @pytest.mark.parametrize(("name", "value"), BAD, ids=str)
-def test_both_refuse(name: str, value: Any) -> None:
+def test_invalid_values_are_refused_by_both(name: str, value: Any) -> None:
     assert findings(Root, json.dumps({name: value}))
     assert len(complaints(KNOWN, {name: value})) == 1

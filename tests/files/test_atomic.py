@@ -9,7 +9,7 @@ from setpoint.config import RunError
 from setpoint.files.atomic import write_json, write_text
 
 
-def test_replaces(tmp_path: Path) -> None:
+def test_a_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
     write_text(path, "one\n")
     write_text(path, "zwölf\n")

@@ -147,7 +147,9 @@ def test_no_locks_on_this_file_system(tmp_path: Path, monkeypatch: pytest.Monkey
     assert not (tmp_path / "runs").exists()
 
 
-def test_those_who_only_look_refuse_nobody(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_processes_that_only_look_refuse_no_writer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Ranks look at the same time, and one that looks delays the one that writes."""
     path = tmp_path / ".lock"
     RunLock(path).release()

@@ -39,7 +39,7 @@ def of(dtype: torch.dtype, *shape: int) -> torch.Tensor:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_types_and_shapes(tmp_path: Path, dtype: torch.dtype) -> None:
+def test_types_and_shapes_are_kept(tmp_path: Path, dtype: torch.dtype) -> None:
     tensors = {"0-dim": of(dtype), "matrix": of(dtype, 3, 5), "empty": of(dtype, 0, 4)}
     loaded = round_trip(tmp_path, tensors)
     for name, tensor in tensors.items():
@@ -56,7 +56,7 @@ def test_types_and_shapes(tmp_path: Path, dtype: torch.dtype) -> None:
         unique_by=lambda entry: entry[2],
     )
 )
-def test_any_mixture(
+def test_any_mixture_of_tensors_is_kept(
     tmp_path_factory: pytest.TempPathFactory, entries: list[tuple[torch.dtype, list[int], str]]
 ) -> None:
     tensors = {name: of(dtype, *shape) for dtype, shape, name in entries}
@@ -65,7 +65,7 @@ def test_any_mixture(
     assert all(same(loaded[name], tensor) for name, tensor in tensors.items())
 
 
-def test_the_library_agrees(tmp_path: Path) -> None:
+def test_safetensors_reads_and_writes_the_same(tmp_path: Path) -> None:
     tensors = {"a": torch.randn(3, 4).bfloat16(), "b": torch.tensor(2.0), "c": torch.arange(3)}
     theirs = library_load(b"".join(encode_tensors(tensors)))
     assert all(same(theirs[name], tensor) for name, tensor in tensors.items())
@@ -74,7 +74,7 @@ def test_the_library_agrees(tmp_path: Path) -> None:
     assert all(same(ours[name], tensor) for name, tensor in tensors.items())
 
 
-def test_strides_and_views(tmp_path: Path) -> None:
+def test_strides_and_views_become_contiguous(tmp_path: Path) -> None:
     base = torch.randn(4, 6)
     tensors = {
         "transposed": base.t(),

@@ -1,3 +1,5 @@
+"""Names of models on the Hub."""
+
 from typing import Any
 
 import pytest
@@ -23,5 +25,5 @@ from setpoint.hub.fetch import split_hub_id
         ("", None),
     ],
 )
-def test_ids(text: str, parts: Any) -> None:
+def test_names_and_revisions_are_split(text: str, parts: Any) -> None:
     assert split_hub_id(text) == parts

@@ -42,7 +42,7 @@ def test_other_files_are_refused(tmp_path: Path) -> None:
     ],
     ids=["file", "terminal"],
 )
-def test_without_the_package(
+def test_a_missing_package_is_named(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, packages: list[str], draw: Callable[[], None]
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -57,7 +57,7 @@ def test_points_that_are_not_finite_are_left_out() -> None:
     assert Series("run", points).drawable() == [(1, 2.0), (3, 1.0)]
 
 
-def test_logarithmic_axes() -> None:
+def test_axes_of_wide_ranges_are_logarithmic() -> None:
     rates = Series("runs", [(1e-4, 2.0), (1e-2, 3.0)])
     over = Plot("t", "lr", "loss", [rates], lines=False)
     assert over.is_logarithmic(0) and not over.is_logarithmic(1)

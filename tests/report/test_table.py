@@ -21,7 +21,7 @@ def table() -> Table:
     ("name", "reverse", "order"),
     [("loss", False, "cbad"), ("loss", True, "bcad"), ("lr", False, "bacd"), ("run", True, "dcba")],
 )
-def test_sorted(name: str, reverse: bool, order: str) -> None:
+def test_rows_are_sorted(name: str, reverse: bool, order: str) -> None:
     found = table()
     found.sort(name, reverse)
     assert "".join(row[0] for row in found.rows) == order
@@ -32,7 +32,7 @@ def test_a_column_that_is_not_there() -> None:
         table().sort("los")
 
 
-def test_for_people() -> None:
+def test_cells_are_short_texts() -> None:
     assert table().cells() == [
         ["b", "0.0001", "2"], ["a", "0.0003", "nan"], ["c", "-", "1.23457"], ["d", "null", "null"],
     ]  # fmt: skip
@@ -40,13 +40,13 @@ def test_for_people() -> None:
     assert cells == [["[1, 2]"], ["true"], ["12345678"]]
 
 
-def test_for_spreadsheets() -> None:
+def test_a_table_has_a_csv_form() -> None:
     found = Table(["run", "x, y"], [['a "b"', 0.1], ["c,d", ABSENT], ["e", [1]]])
     rows = list(csv.reader(io.StringIO(found.to_csv())))
     assert rows == [["run", "x, y"], ['a "b"', "0.1"], ["c,d", ""], ["e", "[1]"]]
 
 
-def test_for_machines() -> None:
+def test_a_table_has_a_json_form() -> None:
     assert table().to_json() == [
         {"run": "b", "optimizer.lr": 1e-4, "loss": 2.0},
         {"run": "a", "optimizer.lr": 3e-4, "loss": "nan"},

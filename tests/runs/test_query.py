@@ -15,7 +15,7 @@ RUN: dict[str, Any] = {
 }  # fmt: skip
 
 
-def test_names_are_known() -> None:
+def test_names_in_a_condition_are_known() -> None:
     assert parse("a.b > 1 and (c = 2 or a.b < 0)").names == ("a.b", "c")
 
 
@@ -48,7 +48,7 @@ def holds(text: str) -> bool:
         ("seed != 1234", False),
     ],
 )
-def test_conditions(text: str, expected: bool) -> None:
+def test_conditions_hold_or_do_not(text: str, expected: bool) -> None:
     assert holds(text) is expected
 
 

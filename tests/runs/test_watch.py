@@ -131,7 +131,7 @@ def test_why_a_run_failed_is_shown(tmp_path: Path) -> None:
     assert f"error: {why.replace(chr(10), ' ')}" in rendered(seen, 80, 24, colour=False)
 
 
-def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match="is not a run directory, as it has no config.json"):
         Watched(tmp_path)
 

@@ -72,7 +72,7 @@ WRONG = [
 ]
 
 
-def test_what_is_refused() -> None:
+def test_wrong_axes_are_refused() -> None:
     lines: list[str] = []
     for tokens in WRONG:
         with pytest.raises(SetpointError) as caught:

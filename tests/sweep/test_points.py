@@ -58,7 +58,7 @@ def test_a_grid_is_what_single_command_lines_give(
     assert {p.name: p.fingerprint for p in found} == {p.name: p.fingerprint for p in backwards.kept}
 
 
-def test_names_and_origins() -> None:
+def test_points_have_names_and_origins() -> None:
     first, second = sweep("--rule.lr", "1e-4,0.0003").kept
     assert (first.name, second.name) == ("lr=1e-4", "lr=3e-4")
     origin = chain_of(second.config.rule, "lr")[-1][0]
@@ -233,7 +233,7 @@ def test_different_values_have_different_texts(first: object, second: object) ->
 
 
 @given(st.floats(allow_nan=False, allow_infinity=False))
-def test_numbers_are_exact(number: float) -> None:
+def test_texts_of_numbers_are_exact(number: float) -> None:
     assert float(number_text(number)) == number
 
 

@@ -30,7 +30,7 @@ ROWS = [
         ("validation.held_out_loss.min", 2.5),
     ],
 )
-def test_values(path: str, value: float | None) -> None:
+def test_values_are_found_by_path(path: str, value: float | None) -> None:
     assert RunMetrics(ROWS).value(MetricPath.parse(path)) == value
 
 
@@ -47,7 +47,7 @@ NUMBERS = [1.0, -math.inf, math.nan]
 
 
 @pytest.mark.parametrize("path", ["", "a..b", "a.b.c", "a.b.c.min", ".min"])
-def test_what_is_no_path(path: str) -> None:
+def test_unknown_paths_are_refused(path: str) -> None:
     with pytest.raises(SetpointError, match="is not a metric: expected KIND.COLUMN"):
         MetricPath.parse(path)
 

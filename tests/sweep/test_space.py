@@ -121,7 +121,7 @@ def test_what_is_wrong_is_said() -> None:
     compare("config/sweep_distributions", "\n".join(lines))
 
 
-def test_misspelt_distributions() -> None:
+def test_misspelt_distributions_are_answered_with_the_nearest() -> None:
     with pytest.raises(Invalid) as caught:
         Drawn.read("loguniform(1e-5, 1)")
     assert caught.value.hint == misspelt_call("loguniform(1e-5, 1)") == "Did you mean log_uniform?"
@@ -129,13 +129,13 @@ def test_misspelt_distributions() -> None:
 
 
 @given(st.fractions(0, 1).filter(lambda share: share < 1))
-def test_values_lie_inside(share: Fraction) -> None:
+def test_drawn_values_lie_inside(share: Fraction) -> None:
     assert Drawn.read("integer(2, 8, 3)").distribution.at(share) in (2, 5, 8)
     assert Drawn.read("choice(a, b)").distribution.at(share) in ("a", "b")
     assert 1e-5 <= Drawn.read("log_uniform(1e-5, 1)").distribution.at(share) <= 1
 
 
-def test_extremes_and_description() -> None:
+def test_distributions_name_their_ends() -> None:
     every = Drawn.read("integer(-1, 3)").distribution
     assert {every.at(Fraction(n, 5)) for n in range(5)} == {-1, 0, 1, 2, 3}
     kind = Drawn.read("integer(1, 8, 3)").distribution
@@ -193,7 +193,7 @@ def test_the_ends_and_the_middle() -> None:
         ('"a,b', ['"a', "b"]),
     ],
 )
-def test_split(text: str, parts: list[str]) -> None:
+def test_values_are_split_at_commas(text: str, parts: list[str]) -> None:
     assert split_points(text) == parts
 
 
@@ -206,7 +206,7 @@ def test_quotes_make_a_text_and_other_values_stay_to_be_read() -> None:
 
 
 @given(st.lists(st.text("abc019.-_", min_size=1), min_size=2))
-def test_words_come_back(words: list[str]) -> None:
+def test_joined_words_are_split_as_they_were(words: list[str]) -> None:
     assert split_points(",".join(words)) == words
 
 

@@ -128,7 +128,7 @@ END = {"event": "end", "step": 10, "status": 0}
         ([{"event": "save", "step": "x"}], RunState(True, False, 0), "start again"),
     ],
 )
-def test_states(
+def test_the_state_of_a_run_is_read_from_its_events(
     tmp_path: Path, events: list[dict[str, object]], state: RunState, plan: str
 ) -> None:
     task = task_of(tmp_path, 1)

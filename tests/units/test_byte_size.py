@@ -1,3 +1,5 @@
+"""Sizes in bytes."""
+
 import pickle
 
 import pytest
@@ -24,7 +26,7 @@ from setpoint.units import ByteSize
         ("9 EiB", 9 * 2**60, "9 EiB"),
     ],
 )
-def test_texts_are_exact(text: str, count: int, canonical: str) -> None:
+def test_texts_are_read_exactly(text: str, count: int, canonical: str) -> None:
     size = ByteSize(text)
     assert size == count
     assert size.dump() == str(size) == canonical
@@ -46,7 +48,7 @@ def test_texts_are_exact(text: str, count: int, canonical: str) -> None:
         (True, "is not a size", '"2 GB"'),
     ],
 )
-def test_what_is_no_size(text: object, words: str, valid: str) -> None:
+def test_texts_that_are_no_sizes_are_refused(text: object, words: str, valid: str) -> None:
     with pytest.raises(Invalid, match=words) as caught:
         ByteSize.read(text)
     assert valid in caught.value.valid

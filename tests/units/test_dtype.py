@@ -1,3 +1,5 @@
+"""Number formats."""
+
 import pickle
 
 import pytest
@@ -28,7 +30,7 @@ class Formats(Config):
         ("long", "int64"),
     ],
 )
-def test_names(text: str, name: str) -> None:
+def test_names_and_aliases_are_read(text: str, name: str) -> None:
     assert DType(text) == DType(name)
     assert DType(text).dump() == str(DType(text)) == name
     assert DType(text).torch() is getattr(torch, name)
@@ -57,7 +59,9 @@ def test_torch_objects_are_taken() -> None:
         (3, "is not a number format", tuple(ALIASES), ""),
     ],
 )
-def test_what_is_none(text: object, words: str, valid: tuple[str, ...], hint: str) -> None:
+def test_names_that_are_no_formats_are_refused(
+    text: object, words: str, valid: tuple[str, ...], hint: str
+) -> None:
     with pytest.raises(Invalid, match=words) as caught:
         DType.read(text)
     assert caught.value.valid == valid

@@ -1,3 +1,5 @@
+"""Periods, durations and lengths."""
+
 import pickle
 
 import pytest
@@ -26,7 +28,7 @@ from setpoint.units import Duration, Length, Period
         ("last_step", 0, "last_step", "last_step"),
     ],
 )
-def test_periods(text: str | int, count: float, unit: str, dump: str) -> None:
+def test_periods_are_read_and_written(text: str | int, count: float, unit: str, dump: str) -> None:
     period = Period(text)
     assert (period.count, period.unit, period.dump(), str(period)) == (count, unit, dump, dump)
     assert type(period.count) is type(count)
@@ -51,7 +53,7 @@ def test_periods(text: str | int, count: float, unit: str, dump: str) -> None:
         (1.5, "is not a period: got 1.5"),
     ],
 )
-def test_what_is_no_period(value: object, message: str) -> None:
+def test_values_that_are_no_periods_are_refused(value: object, message: str) -> None:
     with pytest.raises(Invalid) as caught:
         Period.read(value)
     assert message in str(caught.value)
@@ -59,7 +61,7 @@ def test_what_is_no_period(value: object, message: str) -> None:
     assert caught.value.valid
 
 
-def test_durations() -> None:
+def test_durations_are_read_and_written() -> None:
     both = Duration("30 min", "300 steps")
     assert [(limit.count, limit.unit) for limit in both.limits] == [
         (300, "steps"),
@@ -86,7 +88,7 @@ def test_durations() -> None:
         ("never", "must be a non-negative"),
     ],
 )
-def test_what_is_no_duration(value: object, message: str) -> None:
+def test_values_that_are_no_durations_are_refused(value: object, message: str) -> None:
     with pytest.raises(Invalid) as caught:
         Duration.read(value)
     assert message in str(caught.value)
@@ -115,7 +117,7 @@ def test_every_word_for_a_time() -> None:
         ("33.3 %", 33.3, "%", 0.333, "33.3 %"),
     ],
 )
-def test_lengths(text, count, unit, share, dump):
+def test_lengths_are_read_and_written(text, count, unit, share, dump):
     length = Length(text)
     assert (length.count, length.unit, length.share) == (count, unit, share)
     assert str(length) == length.dump() == dump and Length.read(dump) == length
@@ -128,7 +130,7 @@ def test_a_length_of_a_share_is_exact(share):
 
 
 @pytest.mark.parametrize("text", [0.05, True, "0.05", "101 %", "-1", "5 percent", None, 2**63])
-def test_what_is_no_length(text):
+def test_values_that_are_no_lengths_are_refused(text):
     with pytest.raises(Invalid):
         Length.read(text)
 
@@ -144,14 +146,14 @@ def test_what_is_no_length(text):
         ("epochs * 2", Length("1 epochs")),
     ],
 )
-def test_arithmetic_on_lengths(expression, value):
+def test_lengths_take_arithmetic(expression, value):
     assert evaluate(parse(expression), lambda path: VALUES[path[0]]) == value
 
 
 @pytest.mark.parametrize(
     "expression", ["whole * part", "whole + epochs", "2 / whole", "several // 2", "whole ** 2"]
 )
-def test_arithmetic_that_is_no_length(expression):
+def test_other_arithmetic_is_refused(expression):
     with pytest.raises(Invalid, match="cannot be computed"):
         evaluate(parse(expression), lambda path: VALUES[path[0]])
 

@@ -1,3 +1,5 @@
+"""Objects that imported targets make of their sections."""
+
 from typing import Any
 
 import pytest
@@ -67,7 +69,7 @@ def test_typed_fields_are_handed_over_where_they_are_taken() -> None:
     assert net.optimizer(7) == (7, 3.0)
 
 
-def test_errors() -> None:
+def test_what_cannot_be_constructed_is_explained() -> None:
     texts: list[str] = []
     section: Any
     for section in (

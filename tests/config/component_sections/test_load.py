@@ -1,3 +1,5 @@
+"""Which modules a configuration may import, and what is said of the others."""
+
 import sys
 from pathlib import Path
 
@@ -53,13 +55,13 @@ def test_a_refused_module_is_not_even_imported(
         ("not_installed_anywhere.thing", "there is no module 'not_installed_anywhere'"),
     ],
 )
-def test_what_is_not_there(text: str, words: str) -> None:
+def test_missing_modules_and_names_are_explained(text: str, words: str) -> None:
     trusted = ("torch.optim", "tests", "not_installed_anywhere")
     with pytest.raises(SetpointError, match=words):
         ImportPath(text, trusted).load()
 
 
-def test_what_the_program_holds_needs_nobodys_permission(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_objects_of_the_program_need_no_permission(monkeypatch: pytest.MonkeyPatch) -> None:
     import pickle
 
     monkeypatch.setattr("setpoint.config.values.user_code._named", set())

@@ -1,3 +1,5 @@
+"""Sections with `type = "import"`: the arguments of any callable as fields."""
+
 import copy
 import pickle
 from pathlib import Path
@@ -146,7 +148,7 @@ def test_what_is_not_imported_is_left_to_verify() -> None:
         ("--act={type=import}", "is required and has no value"),
     ],
 )
-def test_wrong_input(flag: str, words: str) -> None:
+def test_wrong_targets_and_arguments_are_refused(flag: str, words: str) -> None:
     flags = ["--optimizer=import", f"--optimizer.target={PART}", flag]
     with pytest.raises(ConfigError) as caught:
         compose(Net, flags=flags).resolve()

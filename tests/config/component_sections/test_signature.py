@@ -1,3 +1,5 @@
+"""Fields made from the signature of a callable."""
+
 import inspect
 from collections.abc import Callable, Sequence
 from enum import Enum
@@ -78,7 +80,9 @@ def test_values_are_read_by_the_annotation(annotation: Any, value: object, expec
         (int, None, "is not an int: got null"),
     ],
 )
-def test_what_does_not_fit(annotation: Any, value: object, words: str) -> None:
+def test_values_that_do_not_fit_an_annotation_are_refused(
+    annotation: Any, value: object, words: str
+) -> None:
     with pytest.raises(Invalid, match=words):
         read(annotation, value)
 
@@ -95,7 +99,7 @@ def wrong(target: Any, handed: tuple[str, ...] | None = None, **given: Any) -> d
     return {str(error.at[0]): f"{error.message}; {error.hint}" for error in errors}
 
 
-def test_names() -> None:
+def test_names_of_fields_are_those_of_arguments() -> None:
     assert wrong(Part, rate=1.0) == {}
     assert wrong(Part, rat=1.0) == {"rat": "it has no parameter 'rat'; Did you mean rate?"}
     assert wrong(targets.anything, whatever=1) == {}
@@ -116,7 +120,7 @@ def read_plain(value: object) -> Any:
     return read_argument(value, Origin(PROGRAM))
 
 
-def test_components() -> None:
+def test_arguments_may_be_components() -> None:
     assert isinstance(read_plain(PART), Partial)
     assert isinstance(read_plain(PlainScalar("{type = import, target = a.b}")), Partial)
     assert isinstance(read_plain({"type": "name", "target": "a.b"}), ImportedName)

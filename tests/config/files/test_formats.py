@@ -53,7 +53,7 @@ def test_values_are_those_of_the_standard_library():
         (("nowhere",), None),
     ],
 )
-def test_positions_of_toml(path, place):
+def test_positions_in_toml_are_found(path, place):
     assert parse(TEXT, "toml", "f").locate(path) == place
     assert parse(TEXT.replace("\n", "\r\n"), "toml", "f").locate(path) == place
 
@@ -101,7 +101,7 @@ def test_multi_line_strings_hide_what_they_hold():
         ("a = " + "1" * 4301, "f: a number has more than 4300 digits"),
     ],
 )
-def test_refusals_of_toml(text, message):
+def test_toml_is_refused_with_its_place(text, message):
     with pytest.raises(FileError) as caught:
         parse(text, "toml", "f")
     assert str(caught.value) == (message or "f:2:47: nested deeper than 64 levels")
@@ -148,7 +148,7 @@ def test_brackets_in_texts_and_comments_close_nothing(text: str) -> None:
         ),
     ],
 )
-def test_refusals_of_json(text, message):
+def test_json_is_refused_with_its_place(text, message):
     with pytest.raises(FileError) as caught:
         parse(text, "json", "f")
     assert str(caught.value) == message
@@ -175,7 +175,7 @@ empty:
 """
 
 
-def test_values_of_yaml():
+def test_yaml_is_read_as_plain_scalars():
     model = {"dim": "64", "moe": None}
     assert parse(YAML, "yaml", "f").data == {
         "name": "tiny",
@@ -194,7 +194,7 @@ def test_only_scalars_without_quotes_are_plain():
 
 
 @pytest.mark.parametrize("text", ["null", "Null", "NULL", "~", ""])
-def test_nulls(text):
+def test_words_for_null_in_yaml(text):
     assert parse(f"a: {text}", "yaml", "f").data == {"a": None}
     assert parse(f"a: '{text}'", "yaml", "f").data == {"a": text}
 
@@ -212,7 +212,7 @@ def test_nulls(text):
         (("nowhere",), None),
     ],
 )
-def test_positions_of_yaml(path, place):
+def test_positions_in_yaml_are_found(path, place):
     assert parse(YAML, "yaml", "f").locate(path) == place
     assert parse(YAML.replace("\n", "\r\n"), "yaml", "f").locate(path) == place
 
@@ -272,7 +272,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
         ('a: "x" y', "f:1:8: not valid YAML: expected <block end>, but found '<scalar>'"),
     ],
 )
-def test_refusals_of_yaml(text, message):
+def test_yaml_is_refused_with_its_place(text, message):
     with pytest.raises(FileError) as caught:
         parse(text, "yaml", "f")
     assert str(caught.value) == (message or "f:2:44: nested deeper than 64 levels")

@@ -34,7 +34,7 @@ def refusal(path):
     ],
 )
 @pytest.mark.parametrize("mark", ["", "\ufeff"])
-def test_suffix_says_the_format(folder, name, text, format, mark):
+def test_the_suffix_says_the_format(folder, name, text, format, mark):
     (folder / name).write_text(mark + text, encoding="utf-8")
     document = read_file(name)
     assert (document.name, document.format, document.text) == (name, format, text)
@@ -42,7 +42,7 @@ def test_suffix_says_the_format(folder, name, text, format, mark):
     assert document.locate(("a",)) == (1, 2 if format == "json" else 1)
 
 
-def test_missing_file(folder):
+def test_a_missing_file_is_named_with_similar_ones(folder):
     (folder / "expirement.toml").touch()
     (folder / "sub").mkdir()
     (folder / "sub" / "base.yaml").touch()
@@ -57,7 +57,7 @@ def test_missing_file(folder):
     assert refusal("x" * 300 + ".toml").endswith(": cannot be read: File name too long")
 
 
-def test_unreadable(folder, monkeypatch):
+def test_an_unreadable_file_is_refused(folder, monkeypatch):
     (folder / "a.toml").touch()
 
     def refuse(*_, **__):  # a file mode would not stop root, whom tests in containers run as
@@ -86,7 +86,7 @@ def test_bytes_that_are_not_utf_8(folder, data, message):
     assert refusal("a.toml") == message
 
 
-def test_size(folder):
+def test_files_beyond_the_limit_of_bytes_are_refused(folder):
     (folder / "a.toml").write_bytes(b"#" * (2 * 1024 * 1024 + 1))
     too_large = "a.toml: the file holds 2097153 bytes; at most 1 MiB of TOML are read"
     assert refusal("a.toml") == too_large
@@ -96,7 +96,7 @@ def test_size(folder):
         assert str(caught.value) == too_large
 
 
-def test_errors_survive_pickling():
+def test_file_errors_can_be_pickled():
     error = pickle.loads(pickle.dumps(FileError("f", 2, 3, "wrong")))
     assert (str(error), error.name, error.line, error.column) == ("f:2:3: wrong", "f", 2, 3)
 
@@ -111,7 +111,7 @@ def test_a_link_to_nothing(folder):
 
 
 @pytest.mark.parametrize("format", ["toml", "yaml", "json"])
-def test_empty_files(format):
+def test_an_empty_file_sets_nothing(format):
     texts = ["", "{}"] if format == "json" else ["", "# only a comment", "\n"]
     for text in (*texts, *(["---\n", "--- # x\n...\n"] if format == "yaml" else [])):
         document = parse_bytes(b"\xef\xbb\xbf" + text.encode(), format, "f")
@@ -119,7 +119,7 @@ def test_empty_files(format):
 
 
 @pytest.mark.parametrize("format", ["toml", "json"])
-def test_limits_of_numbers(format):
+def test_numbers_of_too_many_digits_are_refused(format):
     def read(text):
         return parse_bytes(
             f'{{"a": {text}}}'.encode() if format == "json" else f"a = {text}".encode(), format, "f"
@@ -149,7 +149,7 @@ def test_a_plain_file_up_to_its_limit(tmp_path):
     assert read_plain_file(str(tmp_path / "link"), 10, str, str) == b"0123456789"
 
 
-def test_what_is_no_plain_file(tmp_path, monkeypatch):
+def test_folders_pipes_and_devices_are_refused(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)  # the path of a socket must be short
     assert plain_refusal(tmp_path) == "expected a file; this is a directory"
     os.mkfifo("pipe")

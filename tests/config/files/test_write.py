@@ -48,7 +48,7 @@ NOTES = {
 
 
 @pytest.mark.parametrize("format", WRITERS)
-def test_layout(format):
+def test_the_layout_of_written_files(format):
     compare(f"config/written_{format}", WRITERS[format](EXAMPLE, NOTES))
     assert parse(WRITERS[format]({}), format, "f").data == {}
 

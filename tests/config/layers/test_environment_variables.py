@@ -1,3 +1,5 @@
+"""Environment variables as a layer."""
+
 from setpoint.config import Config, Free, field
 from setpoint.config.composition import compose
 

@@ -1,3 +1,5 @@
+"""Flags as a layer: their spellings, switches and order."""
+
 import pytest
 
 from setpoint.config import SetpointError
@@ -8,7 +10,7 @@ from ..helpers import flag_problems, resolved
 from ..sample import Job, Recurrent
 
 
-def test_switches() -> None:
+def test_switches_need_no_value() -> None:
     assert resolved("--deterministic").deterministic
     assert resolved("--deterministic", "true").deterministic
     assert not resolved("--deterministic", "false").deterministic
@@ -36,7 +38,7 @@ def test_switches() -> None:
         (["--optimizer.no-nesterov"], "Did you mean --no-optimizer.nesterov?"),
     ],
 )
-def test_what_is_no_override(flags: list[str], message: str) -> None:
+def test_words_that_are_no_overrides_are_refused(flags: list[str], message: str) -> None:
     with pytest.raises(SetpointError) as caught:
         compose(Job, flags=flags)
     assert message in str(caught.value)
@@ -54,7 +56,7 @@ def test_a_later_flag_beats_an_earlier_one_also_for_whole_sections() -> None:
     assert job.sources[1].documents == 4
 
 
-def test_huge_flags() -> None:
+def test_flags_beyond_the_limit_of_bytes_are_refused() -> None:
     huge = "x" * 200_000
     for flag in (f"--{huge}=1", f"--name={huge}", f"--seed={'9' * 5000}", f"--optimizer.lr={huge}",
                  f"--duration={huge}", f"--tags={'[' * 5000}", f"--model={'{a:' * 5000}",

@@ -1,3 +1,5 @@
+"""Values typed in one text: lists, mappings and YAML's core schema."""
+
 import json
 import math
 
@@ -23,7 +25,7 @@ from setpoint.config.words.text import parse_flow, parse_list
         ("word", "word"),
     ],
 )
-def test_values(text: str, value: object) -> None:
+def test_lists_mappings_and_quotes_are_read(text: str, value: object) -> None:
     assert parse_flow(text) == value
 
 
@@ -50,7 +52,7 @@ def test_words_are_to_be_read_by_type_and_quoted_texts_are_not() -> None:
         ("[" * 40, "nested deeper than 32 levels"),
     ],
 )
-def test_what_cannot_be_read(text: str, message: str) -> None:
+def test_broken_values_are_refused_with_their_position(text: str, message: str) -> None:
     with pytest.raises(Invalid) as caught:
         parse_flow(text)
     assert message in str(caught.value)
@@ -98,12 +100,12 @@ def plain(value: object) -> object:
         (".inf", math.inf),
     ],
 )
-def test_core_schema(text, value):
+def test_scalars_are_read_by_the_core_schema_of_yaml(text, value):
     found = guess(PlainScalar(text))
     assert found == value and type(found) is type(value)
 
 
-def test_not_a_number():
+def test_dot_nan_is_not_a_number():
     assert math.isnan(guess(PlainScalar(".nan")))
 
 

@@ -56,7 +56,7 @@ class Data:
     x: int = 1
 
 
-def test_what_is_valid_instead() -> None:
+def test_other_annotations_are_refused_with_what_is_valid() -> None:
     kinds: list[Any] = [
         *(set, set[int], bytes, complex, Data, TypeVar("T"), dict[int, str]),
         *(datetime.date, Iterator[int], type(None), int | bytes),
@@ -72,7 +72,7 @@ def test_what_is_valid_instead() -> None:
 
 
 @pytest.mark.parametrize("text", ["Nowhere", "int[3]", "list[set[int]] | None", "bytes"])
-def test_an_annotation_is_looked_at_although_nobody_sets_the_field(text: str) -> None:
+def test_annotations_of_fields_that_are_never_set_are_checked(text: str) -> None:
     namespace = {
         "__module__": __name__,
         "__qualname__": "Wrong",
@@ -123,7 +123,9 @@ WRONG: list[tuple[object, dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("kind", "options", "message"), WRONG)
-def test_what_fits_nothing(kind: object, options: dict[str, Any], message: str) -> None:
+def test_annotations_that_no_value_fits_are_refused(
+    kind: object, options: dict[str, Any], message: str
+) -> None:
     with pytest.raises(SetpointError, match=message) as caught:
         resolve(wrong(kind, **options)())
     assert "Wrong.x: " in str(caught.value)

@@ -1,3 +1,5 @@
+"""Types of lists, tuples, mappings, unions and sections."""
+
 from collections.abc import Mapping
 from typing import Any, Literal
 
@@ -44,7 +46,7 @@ def read(annotation: Any, value: object) -> Any:
         (object, {"a": [1]}, {"a": (1,)}),
     ],
 )
-def test_what_is_taken(annotation: Any, value: object, stored: object) -> None:
+def test_values_that_fit_are_stored(annotation: Any, value: object, stored: object) -> None:
     kind = compile_annotation(annotation, "here")
     result = kind.read(value, ORIGIN)
     assert result == stored
@@ -73,7 +75,9 @@ def test_what_is_taken(annotation: Any, value: object, stored: object) -> None:
         (tuple[Secret, ...], ["${a}"], (0,), "is not a reference to a secret"),
     ],
 )
-def test_what_is_refused(annotation: Any, value: object, at: object, message: str) -> None:
+def test_values_that_do_not_fit_are_refused(
+    annotation: Any, value: object, at: object, message: str
+) -> None:
     with pytest.raises(Invalid) as caught:
         read(annotation, value)
     assert caught.value.parts[0].at == at
@@ -110,7 +114,9 @@ def test_the_items_with_their_types() -> None:
         (tuple[tuple[int, ...], ...], [W("[1, ${a}]")], ((1, ref("a")),)),
     ],
 )
-def test_what_is_read(annotation: Any, value: object, stored: object) -> None:
+def test_words_are_read_by_the_types_of_items(
+    annotation: Any, value: object, stored: object
+) -> None:
     assert read_item(compile_annotation(annotation, "here"), value, ORIGIN) == stored
 
 

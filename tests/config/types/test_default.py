@@ -99,7 +99,7 @@ WRONG: dict[str, tuple[object, dict[str, Any]]] = {
 }
 
 
-def test_the_errors() -> None:
+def test_defaults_that_do_not_fit_are_refused() -> None:
     texts: list[str] = []
     for name, (kind, options) in WRONG.items():
         cls: Any = wrong(kind, **options)

@@ -1,3 +1,5 @@
+"""Lists and mappings in drafts and frozen configs."""
+
 import copy
 import pickle
 from typing import Any

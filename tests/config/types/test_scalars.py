@@ -1,3 +1,5 @@
+"""Types of single values."""
+
 import enum
 import re
 from pathlib import Path, PurePosixPath
@@ -62,7 +64,7 @@ class Colour(enum.StrEnum):
         (EnumType(Mode), Mode.EXACT, Mode.EXACT),
     ],
 )
-def test_what_is_taken(kind: FieldType, value: Any, stored: Any) -> None:
+def test_values_that_fit_are_stored(kind: FieldType, value: Any, stored: Any) -> None:
     read = kind.read(value, ORIGIN)
     assert read == stored
     assert type(read) is type(stored)
@@ -101,7 +103,7 @@ def test_what_is_taken(kind: FieldType, value: Any, stored: Any) -> None:
         (EnumType(Mode), "fast", "is not one of the valid values: got 'fast'"),
     ],
 )
-def test_what_is_refused(kind: FieldType, value: Any, message: str) -> None:
+def test_values_that_do_not_fit_are_refused(kind: FieldType, value: Any, message: str) -> None:
     with pytest.raises(Invalid) as caught:
         kind.read(value, ORIGIN)
     assert message in str(caught.value)
@@ -204,7 +206,7 @@ def test_flags_become_part_of_the_text(pattern: re.Pattern[str], text: str) -> N
         (re.compile(b"a"), "pattern of bytes"),
     ],
 )
-def test_what_is_none(value: Any, words: str | None) -> None:
+def test_texts_that_are_no_patterns_are_refused(value: Any, words: str | None) -> None:
     if words is None:
         try:
             read_pattern(value)  # the depth that Python can take is its own business

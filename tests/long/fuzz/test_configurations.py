@@ -9,7 +9,7 @@ from . import configurations
 from .configurations import KINDS, Case, attempt, case_of, failure, fuzz, prepared, smaller
 
 
-def test_some_configurations() -> None:
+def test_random_configurations_resolve_or_are_refused() -> None:
     run = fuzz(seed=1, first=0, cases=500)
     assert not run.failures, "\n".join(run.failures.values())
     assert sum(run.count.values()) == 500
@@ -18,7 +18,7 @@ def test_some_configurations() -> None:
 
 
 @pytest.mark.slow
-def test_many_configurations() -> None:
+def test_many_random_configurations_resolve_or_are_refused() -> None:
     run = fuzz(seed=time.time_ns() % 10**9, first=0, cases=30_000)
     assert not run.failures, "\n".join(run.failures.values())
 

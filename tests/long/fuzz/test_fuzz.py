@@ -61,13 +61,13 @@ def test_what_broke_something_once_does_so_no_more(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", TARGETS)
-def test_damaged_inputs(name: str) -> None:
+def test_damaged_inputs_break_no_reader(name: str) -> None:
     attempt(name, 60)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", TARGETS)
-def test_many_damaged_inputs(name: str) -> None:
+def test_many_damaged_inputs_break_no_reader(name: str) -> None:
     attempt(name, 10_000)
 
 
