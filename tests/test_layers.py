@@ -77,6 +77,7 @@ KERNEL = (
 # the readers and writers of formats, each of which brings a parser, and what few compositions need.
 CLEAN = {"config", "units", "editor_schema"}
 LATER = {
+    ("config.composition", "config.layers.flags"),
     ("config.composition", "config.other_names"),
     ("config.composition", "config.record.record"),
     ("config.draft.hints", "config.migrations"),
@@ -84,6 +85,7 @@ LATER = {
     ("config.files.read", "config.files.toml"),
     ("config.files.read", "config.files.yaml"),
     ("config.layers.extends", "config.migrations"),
+    ("config.record.record", "config.files.write"),
     ("config.record.record", "config.migrations"),
 }
 

@@ -18,7 +18,6 @@ from .files.read import similar_file
 from .layers.editor import Editor
 from .layers.environment_variables import apply_declared, apply_environment
 from .layers.extends import HEADERS, ExtendingFiles, file_beside, is_applied
-from .layers.flags import put_flags, read_flags
 from .layers.presets import call_modifier, call_preset, call_source, load_plugins, preset_named
 from .resolving.resolve import resolve
 from .schema.class_info import refuse_root_word
@@ -40,7 +39,6 @@ SWEEP_KEY = "sweep"
 """The table of a file that `setpoint sweep` reads."""
 FILE_NAME = r"\w\.[A-Za-z][A-Za-z0-9]{0,9}$"
 """Pattern of a source that names a file; names of presets have no dots."""
-__all__ = ["Composition", "Invalid", "compose"]
 
 
 class Composition(Struct, Generic[C]):
@@ -180,6 +178,8 @@ def _merge(
         apply_environment(editor, environ)
     apply_modifiers(editor, modifiers)
     if flags:
+        from .layers.flags import put_flags, read_flags
+
         put_flags(editor, read_flags(root, flags))
     for path, value in program.items():
         editor.set(path.split("."), value, Origin(PROGRAM))

@@ -21,7 +21,6 @@ from ..draft.walk import (
 )
 from ..files.file_document import HEADER, FileDocument
 from ..files.read import read_file
-from ..files.write import write_json, write_toml
 from ..layers.editor import Editor
 from ..layers.presets import load_plugins
 from ..schema.field import BUDGET, IDENTITY, RUNTIME, FieldInfo, Role
@@ -51,6 +50,8 @@ def record_files(config: Node) -> dict[str, str]:
     `config.json` is complete; `origins.json` lists every layer that set each value, the winner
     last; `config.toml` contains the differences from the defaults, with origins as comments.
     """
+    from ..files.write import write_json
+
     # The modules of config classes; if one is missing, the error says what to import.
     modules = {importable_name(type(section).__module__) for _, section in sections(config)}
     header = {
@@ -78,6 +79,8 @@ def record_files(config: Node) -> dict[str, str]:
 
 def minimal_toml(config: Node) -> str:
     """Only the differences from the defaults, each line with its origin as a comment."""
+    from ..files.write import write_toml
+
     touched = (leaf for leaf in leaves(config) if leaf.chain)
     comments = {
         entry.path: entry.describe_origin()

@@ -9,7 +9,7 @@ import builtins
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast, dataclass_transform
+from typing import TYPE_CHECKING, Any, Protocol, dataclass_transform
 
 from ..types.base import FieldType, StrType
 from ..types.compound import SequenceType, section_classes
@@ -343,15 +343,11 @@ def _declared_fields(
 
 def _faults_of_field(info: FieldInfo) -> Iterator[str]:
     """Find invalid field options that type checkers accept."""
-    if not isinstance(cast(object, info.role), Role):
-        yield f"role={info.role!r} is not IDENTITY, BUDGET or RUNTIME"
     if info.factory is not None and info.written is not MISSING:
         yield "has both a default and a factory; give one of them"
     for bounds in (info.bounds, info.item_bounds):
         if bounds is not None and bounds.empty:
             yield f"no value satisfies the range {bounds.describe()}"
-    if info.environment is not None and not info.environment.isidentifier():
-        yield f"environment={info.environment!r} is not the name of an environment variable"
 
 
 def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
@@ -369,11 +365,7 @@ def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
             yield f".{key}: a cached_property would keep a stale value of a draft; write property"
         if key not in known and key.islower() and key[0] != "_" and isinstance(value, PLAIN_DATA):
             yield f".{key}: without a type it is not a field; annotate it, or as ClassVar[...]"
-    if not isinstance(cast(object, info.role), Role):
-        yield f": role={info.role!r} is not IDENTITY, BUDGET or RUNTIME"
-    prefix, tag = info.environment_prefix, info.tag
-    if not prefix.isidentifier():
-        yield f": environment_prefix={prefix!r} is not the beginning of an environment variable"
+    tag = info.tag
     if tag is not None and (tag == "null" or not f"_{tag}".replace("-", "_").isidentifier()):
         yield f": type={tag!r} is not a word of letters, digits, - and _"
     lower = [key.lower() for key in info.fields]
