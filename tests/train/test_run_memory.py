@@ -9,6 +9,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ..memory.spared import spared_device
+from ..support.tensors import same_tensors
 from .small import events, small_job
 
 BASE = (
@@ -38,21 +39,15 @@ def plain(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Tensor]:
     return learned(small_job(folder, *BASE), folder / "run")
 
 
-def assert_equal(one: dict[str, Tensor], other: dict[str, Tensor]) -> None:
-    assert one.keys() == other.keys()
-    for name, tensor in one.items():
-        assert tensor.equal(other[name]), name
-
-
 @pytest.mark.parametrize("name", WAYS)
 def test_a_run_learns_the_same(name: str, tmp_path: Path, plain: dict[str, Tensor]) -> None:
-    assert_equal(learned(small_job(tmp_path, *BASE, *WAYS[name]), tmp_path / "run"), plain)
+    assert same_tensors(learned(small_job(tmp_path, *BASE, *WAYS[name]), tmp_path / "run"), plain)
 
 
 def test_a_run_goes_on_with_other_memory(tmp_path: Path, plain: dict[str, Tensor]) -> None:
     path = tmp_path / "run"
     learned(small_job(tmp_path, *BASE, *ALL, "duration=2 steps"), path)
-    assert_equal(learned(small_job(tmp_path, *BASE), path), plain)
+    assert same_tensors(learned(small_job(tmp_path, *BASE), path), plain)
     assert len(events(path, "resume")) == 1
 
 
@@ -61,6 +56,6 @@ def test_compiled_layers_stay_one_graph(tmp_path: Path) -> None:
     flags = ("model.layers=3", "duration=2 steps", "evaluation=null", "compile.backend=aot_eager")
     compiled = learned(small_job(tmp_path, *flags), tmp_path / "plain")
     path = tmp_path / "run"
-    assert_equal(learned(small_job(tmp_path, *flags, *ALL), path), compiled)
+    assert same_tensors(learned(small_job(tmp_path, *flags, *ALL), path), compiled)
     (report,) = events(path, "compile")
     assert (report["graphs"], report["recompilations"], report["fallbacks"]) == (1, [], [])
