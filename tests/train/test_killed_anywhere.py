@@ -127,7 +127,6 @@ STORIES = {
 }
 # Of the others, tests/optim and test_formats.py stop and go on within a process.
 QUICK = (
-    "packing",
     "mixture with phases",
     "balanced experts",
     "merges into a quantized base",
