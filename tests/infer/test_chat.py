@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+import setpoint as sp
 from setpoint.cli.main import main
 from setpoint.config import ConfigError, chain_of, compose
 from setpoint.data.sources.chat import NAMED
@@ -19,7 +20,7 @@ from setpoint.infer.harness import Answers
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.prompts import prompts_of
-from setpoint.infer.tasks import Chat, ExportTask, Generation
+from setpoint.infer.tasks import Chat, EvaluationTask, ExportTask, Generation
 from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.run import train
 
@@ -325,3 +326,16 @@ def test_a_conversation_on_standard_input(
         assert capsys.readouterr().out == f"{answer}\n"
     assert main(["generate", str(chat.run), "--chat", "--samples", "2"]) == 2
     assert "--samples has no effect in a conversation" in capsys.readouterr().err
+
+
+def test_texts_are_read_with_the_columns_of_the_run(tmp_path: Path) -> None:
+    rows = tmp_path / "asked.jsonl"
+    lines = [{"asked": asked, "said": answer} for asked, answer in QUESTIONS.items()]
+    lines.append({"asked": "and this?", "said": ""})  # dropped
+    rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    columns = "data.sources.0.columns={prompt: asked, completion: said}"
+    flags = (f"data.sources.0.paths=[{rows}]", columns, "data.sources.0.untrained=drop")
+    run = train_chat(tmp_path, *flags, "duration=1 steps")
+    task = EvaluationTask(sides=("train",))
+    expected = infer(inference(run, evaluation=task)).scores["train"]
+    assert sp.evaluate(run, {"asked": str(rows)})["asked"].loss == pytest.approx(expected.loss)

@@ -37,7 +37,7 @@ from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.node import is_changed, value_or_missing
 from setpoint.config.values.origin import RECORD
 from setpoint.config.words.plain_data import same
-from setpoint.data.sources.config import Conversations, Tokens
+from setpoint.data.sources.config import Conversations, Text, Tokens
 from setpoint.data.tokenizers.config import HuggingFace, TokenIds, TokenizerConfig
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
@@ -127,7 +127,7 @@ def adopt(draft: Inference) -> list[Problem]:
 
 
 LIKE_THE_RUN = {
-    Conversations: ("template", "loss_on", "shifted_labels"),
+    Conversations: ("template", "loss_on", "untrained", "shifted_labels"),
     Tokens: ("token_dtype", "separator"),
 }
 """Fields of evaluation sets that default to those of the run's data."""
@@ -136,6 +136,17 @@ LIKE_THE_RUN = {
 def _default_sources(draft: Inference, origin: Origin) -> None:
     """Read evaluation sets like the run's data of the same type, unless fields are given."""
     assert draft.evaluation is not None
+    renamed = [s.columns for s in draft.data.sources if isinstance(s, Conversations) and s.columns]
+    if renamed:
+        from setpoint.data.sources.conversations import conversations_in  # brings numpy
+
+        for data_set in draft.evaluation.sets:
+            sources = [
+                (isinstance(source, Text) and conversations_in(source, renamed[0])) or source
+                for source in data_set.sources
+            ]
+            if any(isinstance(source, Text) for source in data_set.sources):
+                data_set.sources = tuple(sources)
     for kind, names in LIKE_THE_RUN.items():
         run = [source for source in draft.data.sources if isinstance(source, kind)]
         for source in (source for data_set in draft.evaluation.sets for source in data_set.sources):

@@ -299,8 +299,13 @@ def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return messages
 
 
-def conversations_in(config: Text) -> Conversations | None:
+def conversations_in(
+    config: Text, columns: Mapping[str, str] | None = None
+) -> Conversations | None:
     """Section that reads files as conversations, if their first row is one and has no text.
+
+    Arguments:
+        columns: see `Conversations.columns`.
 
     Returns:
         a section with the paths, and with shifted_labels if only shifted labels match; None if the
@@ -313,10 +318,12 @@ def conversations_in(config: Text) -> Conversations | None:
         if row is None or config.field in row.values:
             return None
         filled, section = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
+        section.columns = None if columns is None else dict(columns)
+        values = with_columns(row.values, columns)
         try:
-            read_row(row.values, filled)
+            read_row(values, filled)
         except RowError:
-            read_row(row.values, filled, shifted=True)
+            read_row(values, filled, shifted=True)
             section.shifted_labels = True
         return section
     except (SetpointError, RowError):
