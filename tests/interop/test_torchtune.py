@@ -205,6 +205,14 @@ def test_the_end_of_a_split_is_held_out(tmp_path: Path) -> None:
     assert source["filter"] == {"shards": 5}
 
 
+@pytest.mark.parametrize("name", ["bitsandbytes.optim.PagedAdamW8bit", "torchao.optim.AdamW4bit"])
+def test_moments_in_few_bits_are_in_fp32(tmp_path: Path, name: str) -> None:
+    document = read(tmp_path, optimizer=name)
+    assert document.data["optimizer"]["type"] == "anyprecision_adamw"
+    assert document.data["precision"]["optimizer_state"] == "fp32"
+    assert kinds(document)["optimizer._component_"] == "differs"
+
+
 def test_what_it_does_not_mean_here_is_reported(tmp_path: Path) -> None:
     document = read(
         tmp_path, rest="optimizer_in_bwd: True", optimizer="bitsandbytes.optim.AdamW8bit"

@@ -376,15 +376,18 @@ def _optimizer(c: Conversion) -> None:
     if not package:
         c.wrong(key, "the import path of an optimizer")
         return
-    paged = ("PagedAdamW", "PagedAdamW8bit", "AdamW8bit")
-    kind = {"AdamW": "adamw", "SGD": "sgd"}.get(name) if package.startswith("torch.") else None
-    if package.startswith("bitsandbytes") and name in paged:
+    kinds = {"torch": {"AdamW": "adamw", "SGD": "sgd"},
+             "bitsandbytes": dict.fromkeys(("PagedAdamW", "PagedAdamW8bit", "AdamW8bit"), "adamw"),
+             "torchao": dict.fromkeys(("AdamW8bit", "AdamW4bit", "AdamWFp8"), "adamw")}  # fmt: skip
+    library = package.partition(".")[0]
+    kind = kinds.get(library, {}).get(name)
+    if kind is not None and library != "torch":
         # Its moments are in fp32 with weights in bf16.
         kind = "anyprecision_adamw" if c.value("dtype") == "bf16" else "adamw"
         text = "moments are on the device; there on pages of host memory as well"
-        if "8bit" in name:
+        if name != "PagedAdamW":
             target = f"--optimizer.type import --optimizer.target {package}.{name}"
-            text = f"moments in fp32, not in 8 bits; {target} --import bitsandbytes has those"
+            text = f"moments in fp32, not in few bits; {target} --import {library} has those"
         c.report("differs", key, text)
     c.set("optimizer.type", kind or "import", key)
     if kind is None:
