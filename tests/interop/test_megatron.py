@@ -12,6 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.shell_script import Script
 from setpoint.model.build import build_model
+from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
 
 from .converting import assert_rates, assert_values, job_of, kinds
@@ -208,6 +209,8 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     ("--optimizer muon --muon-extra-scale-factor 0.2", {"optimizer.adjust_lr": "match_rms_adamw"}),
     ("--optimizer lion --lion-beta2 0.9",
      {"optimizer.type": "lion", "optimizer.betas": [0.95, 0.9]}),
+    ("--recompute-granularity selective", {
+        "memory.activation_checkpointing": {"type": "operators", "save": ["matmul"]}}),
     ("--exit-interval 20", {"duration": "20 steps"}),
     ("--exit-interval 80", {"duration": "60 steps"}),
     ("--eval-iters 2 --eval-global-batch-size 8", {"evaluation.sequences": 16}),
@@ -216,7 +219,7 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     ("--distributed-backend nccl2 --bf16 --fp8-format hybrid --fp8-recipe tensorwise "
      "--first-last-layers-bf16 --num-layers-at-end-in-bf16 2 --untie-embeddings-and-output-weights",
      {"precision.float8.skip": ["^output$", r"^layers\.(0|2|3)\."]}),
-    ("--bf16 --fp4-format e2m1 --first-last-layers-bf16",
+    ("--bf16 --fp4-format e2m1 --first-last-layers-bf16 --hidden-size 512",
      {"precision.float8.recipe": "nvfp4",
       "precision.float8.skip": [r"^layers\.(0|3)\."]}),
     ("--bf16 --use-precision-aware-optimizer --exp-avg-dtype bf16 --exp-avg-sq-dtype bf16",
@@ -238,6 +241,7 @@ def test_arguments_become_fields(tmp_path: Path, more: str, values: dict[str, An
     document = read(tmp_path, more)
     assert document.problems == []
     assert_values(document.data, values)
+    assert preflight(job_of(document, 8), set()).problems == []
 
 
 def test_lists_and_overrides_of_its_tests(tmp_path: Path) -> None:

@@ -457,7 +457,8 @@ def _memory(c: Conversion) -> None:
         c.set(f"{path}.parts", parts, "recompute-modules")
     elif kind == "selective":
         c.set(f"{path}.type", "operators", key, "recompute-activations")
-        c.set(f"{path}.save", ["matmul", "exchange"], "recompute-modules")
+        exchange = ["exchange"] * (c.number("expert-model-parallel-size") > 1)
+        c.set(f"{path}.save", ["matmul", *exchange], "recompute-modules")
     elif kind is not None:
         c.wrong(key, "one of full, selective")
     offload = "fine-grained-activation-offloading"
