@@ -339,3 +339,20 @@ def test_texts_are_read_with_the_columns_of_the_run(tmp_path: Path) -> None:
     task = EvaluationTask(sides=("train",))
     expected = infer(inference(run, evaluation=task)).scores["train"]
     assert sp.evaluate(run, {"asked": str(rows)})["asked"].loss == pytest.approx(expected.loss)
+
+
+def test_a_system_message_that_the_template_refuses(chat: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "gemma.jinja"
+    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    file.write_text(refusal + NAMED["chatml"])
+    section = Chat(system="Be terse.", template=str(file))
+    said = problem(chat.run, chat=section, generation=asking("a"))
+    assert "chat.system = 'Be terse.'" in said and "raises: no system" in said
+
+
+def test_a_prompt_longer_than_the_context_is_a_caution(chat: Trained) -> None:
+    short, long = (
+        infer(inference(chat.run, generation=asking(prompt, max_tokens=1))).cautions
+        for prompt in ("a", "a b " * 40)
+    )
+    assert not short and len(long) == 1 and "sees only the last 48" in long[0]

@@ -84,6 +84,19 @@ def continue_prompts(
     return texts
 
 
+def long_prompts(loaded: LoadedModel, prompts: Sequence[Prompt]) -> list[str]:
+    """Caution about prompts of which the model does not see the beginning."""
+    lengths = [len(loaded.tokens_of(prompt)) for prompt in prompts]
+    count = sum(length > loaded.context for length in lengths)
+    if not count:
+        return []
+    cut = "the prompt has" if len(prompts) == 1 else f"{count} of {len(prompts)} prompts have up to"
+    return [
+        f"{cut} {max(lengths):,} tokens, and the model sees only the last {loaded.context:,} "
+        "(model.max_sequence_length), without the beginning"
+    ]
+
+
 def _continue_group(
     loaded: LoadedModel,
     section: Generation,

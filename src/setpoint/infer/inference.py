@@ -26,7 +26,7 @@ from setpoint.config import (
 from setpoint.files.atomic import write_json, write_text
 from setpoint.infer.adopt import complete, find_weights, verify_job
 from setpoint.infer.config import Inference
-from setpoint.infer.continuation import OnText, continue_prompts
+from setpoint.infer.continuation import OnText, continue_prompts, long_prompts
 from setpoint.infer.exporting import export_job, require_empty
 from setpoint.infer.loaded_model import LoadedModel, load
 from setpoint.infer.passes import watching
@@ -143,10 +143,12 @@ def infer_on(
                     results.scores = score_texts(loaded, job, show)
                 if job.generation is not None:
                     directory = loaded.place.directory
+                    prompts = prompts_of(job.generation, job.chat, loaded.facts, directory, job.ids)
+                    results.cautions += long_prompts(loaded, prompts)
                     results.texts = continue_prompts(
                         loaded,
                         job.generation,
-                        prompts_of(job.generation, job.chat, loaded.facts, directory, job.ids),
+                        prompts,
                         seed=job.seed,
                         micro_size=job.batch.micro_size,
                         on_text=on_text,

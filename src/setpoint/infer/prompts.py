@@ -129,12 +129,17 @@ def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat
 
     Raises:
         RowError: the template fails.
+        SetpointError: it fails only with the system message of `chat`.
     """
     messages = conversation.messages
-    if chat is not None and chat.system and messages[0]["role"] not in ("system", "developer"):
-        messages = [{"role": "system", "content": chat.system}, *messages]
-    pieces = template.prompt(Conversation(messages, (), conversation.tools))
-    return Prompt(pieces, messages)
+    if chat is None or not chat.system or messages[0]["role"] in ("system", "developer"):
+        return Prompt(template.prompt(conversation), messages)
+    template.prompt(conversation)
+    messages = [{"role": "system", "content": chat.system}, *messages]
+    try:
+        return Prompt(template.prompt(Conversation(messages, (), conversation.tools)), messages)
+    except RowError as error:
+        raise SetpointError(f"chat.system: {error}.\nValid: null.") from error
 
 
 def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -> ChatTemplate:
