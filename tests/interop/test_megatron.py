@@ -211,6 +211,9 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
      {"optimizer.type": "lion", "optimizer.betas": [0.95, 0.9]}),
     ("--recompute-granularity selective", {
         "memory.activation_checkpointing": {"type": "operators", "save": ["matmul"]}}),
+    ("--context-parallel-size 2 --ddp-bucket-size 40000000", {"parallel.ring": 2}),
+    ("--tensor-model-parallel-size 2 --pipeline-model-parallel-size 2 --sequence-parallel "
+     "--tp-comm-overlap --global-batch-size 64", {"parallel.sequence_parallel": False}),
     ("--exit-interval 20", {"duration": "20 steps"}),
     ("--exit-interval 80", {"duration": "60 steps"}),
     ("--eval-iters 2 --eval-global-batch-size 8", {"evaluation.sequences": 16}),

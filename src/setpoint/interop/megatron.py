@@ -169,6 +169,8 @@ def _ranks(c: Conversion) -> None:
     strategy = c.value("data-parallel-sharding-strategy") if c.value("use-megatron-fsdp") else ""
     zero = c.number("zero-stage")
     is_whole = strategy == "optim_grads_params" or c.value("use-torch-fsdp2") or zero == 3
+    tensor = c.number("tensor-model-parallel-size")
+    stages = c.number("pipeline-model-parallel-size")
     keys = ("use-distributed-optimizer", "use-megatron-fsdp", "use-torch-fsdp2", "zero-stage")
     if is_whole or zero or strategy in ("optim", "optim_grads") or c.value(keys[0]) or (
         c.number("expert-model-parallel-size") > 1
@@ -179,10 +181,10 @@ def _ranks(c: Conversion) -> None:
         c.value("ddp-bucket-size")  # of replicas
         if (copies := c.number("num-distributed-optimizer-instances")) > 1:
             c.set("parallel.replicate", copies, "num-distributed-optimizer-instances")
-    elif size := c.number("ddp-bucket-size"):
+    elif (size := c.number("ddp-bucket-size")) and (
+        tensor == stages == c.number("context-parallel-size") == 1
+    ):  # with other axes, the gradients of each unit are summed separately
         c.set("parallel.bucket_size", 4 * size / MIB, "ddp-bucket-size")
-    tensor = c.number("tensor-model-parallel-size")
-    stages = c.number("pipeline-model-parallel-size")
     c.value("sequence-parallel")
     if tensor > 1:
         divides = c.value("sequence-parallel")
@@ -199,7 +201,7 @@ def _ranks(c: Conversion) -> None:
             c.report("differs", "attention-dropout", text)
             c.set("model.attention_dropout", 0.0, "attention-dropout")
         c.set("parallel.sequence_parallel", divides, "sequence-parallel")
-        if c.value("tp-comm-overlap"):
+        if c.value("tp-comm-overlap") and divides:
             c.set("parallel.async_tensor_parallel", True, "tp-comm-overlap")
             c.set("compile", {}, "tp-comm-overlap")
     if (ranks := c.number("context-parallel-size")) > 1:
@@ -316,7 +318,6 @@ def _precision(c: Conversion) -> None:
     start, end = (c.number(f"num-layers-at-{side}-in-bf16") for side in ("start", "end"))
     names = "|".join(map(str, [*range(start), *range(max(start, layers - end), layers)]))
     others = ["^output$"] * bool(c.value("untie-embeddings-and-output-weights"))
-    others += ["router"] * bool(c.number("num-experts"))
     c.set("precision.float8.skip", [*others, rf"^layers\.({names})\."], kept)
 
 
