@@ -1,6 +1,7 @@
 """Weights that grow rows for tokens that are added to their tokenizer."""
 
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -99,6 +100,15 @@ def test_new_rows_are_the_mean_and_old_logits_stay(tmp_path: Path, name: str, ro
     with torch.no_grad():
         wanted = before(tokens).logits
         torch.testing.assert_close(model(tokens)[..., :TOKENS], wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_a_tokenizer_that_is_not_that_of_the_weights_is_a_caution(tmp_path: Path) -> None:
+    weights = base(tmp_path, "llama")
+    copied = shutil.copytree(weights, tmp_path / "copied")
+    other = byte_level(tmp_path / "other", special=("<|a|>",))  # one token before the others
+    for path, expected in ((copied, []), (other, ["other-tokenizer"])):
+        job = ours(tmp_path, weights, f"tokenizer.path={path}")
+        assert [caution.code for caution in verify(job, ("files",)).cautions] == expected
 
 
 def test_a_run_with_new_tokens_is_what_transformers_loads(

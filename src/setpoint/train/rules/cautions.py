@@ -19,6 +19,9 @@ if TYPE_CHECKING:
     from setpoint.adapter.config import AdapterConfig
     from setpoint.train.config import Job
 
+MOST_OTHER_TOKENS = 0.1
+"""Share of tokens that may differ from the tokenizer of the weights, such as reserved ones."""
+
 CAUTIONS = {
     "fp32-without-tf32": "fp32 matrix products on a GPU are several times slower than in TF32",
     "float8-without-compile": "float8 is slower than bf16 without compile",
@@ -45,6 +48,7 @@ CAUTIONS = {
     "conversations-not-isolated": "conversations packed into one row attend to each other",
     "positions-never-trained": "some learned positions lie beyond the training sequence length",
     "adapter-on-random-weights": "an adapter is trained on randomly initialized base weights",
+    "other-tokenizer": "the tokenizer is not that of the pretrained weights",
     "added-tokens-frozen": "an adapter freezes the embedding rows of added tokens at their "
     "initial values",
     "mup-without-adam": "muP's learning-rate rules are for Adam, and the optimizer is a "
@@ -364,6 +368,38 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
         valid=("[^embedding, ^output]",) if isinstance(job.model, TransformerConfig) else (),
         also=("model.pretrained", "tokenizer"),
     )
+
+
+@rule(needs="files", when=lambda job: job.model.pretrained is not None, cautions=CAUTIONS)
+def tokenizer_cautions(job: Job) -> Iterator[Caution]:
+    """A tokenizer with other tokens than that of the pretrained weights."""
+    from setpoint.data.tokenizers.vocabulary import TOKENIZER, chat_facts, read_vocabulary
+    from setpoint.model.pretrained.locate import locate_here
+
+    assert job.model.pretrained is not None
+    tokenizer = job.tokenizer
+    if isinstance(tokenizer, HuggingFace) and tokenizer.path == job.model.pretrained:
+        return
+    try:
+        place = locate_here(job.model.pretrained)
+        if place is None or not (place.directory / TOKENIZER).is_file():
+            return
+        tokens = read_vocabulary(str(place.directory)).ids
+        facts = chat_facts(tokenizer)
+    except SetpointError:
+        return  # reported elsewhere
+    if facts is None:
+        return
+    other = sum(facts.tokens.get(text) != number for text, number in tokens.items())
+    if other > MOST_OTHER_TOKENS * len(tokens):
+        yield Caution(
+            "other-tokenizer",
+            "tokenizer",
+            f"{other:,} of the {len(tokens):,} tokens of the pretrained weights are missing in "
+            f"{facts.title}, or have other ids",
+            also=("model.pretrained",),
+            hint=f"--tokenizer huggingface --tokenizer.path {job.model.pretrained}",
+        )
 
 
 @rule(when=lambda job: isinstance(job.model, TransformerConfig), cautions=CAUTIONS)
