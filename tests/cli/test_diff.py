@@ -25,18 +25,6 @@ def record(folder: Path, source: str, *overrides: str) -> str:
     return folder.name
 
 
-def test_only_what_differs_with_both_origins(cli: CommandLine) -> None:
-    run = record(cli.folder / "run", "small.toml", "--optimizer.lr=0.5", "--batch.micro_size=8")
-    answer = cli(f"diff small.toml {run}")
-    assert (answer.status, answer.err) == (1, "")
-    compare("cli/diff_run", answer.out)
-    lines = answer.out.splitlines()
-    headings = [line.split()[0] for line in lines if not line.startswith(" ")]
-    assert headings == ["batch.micro_size", "batch.accumulation", "optimizer.lr"]
-    assert "  small.toml  0.01  small.toml:15:1" in lines
-    assert lines[lines.index("  small.toml  0.01  small.toml:15:1") + 1].startswith("  run ")
-
-
 def test_equal_configurations_have_no_differences(cli: CommandLine) -> None:
     run = record(cli.folder / "run", "tiny")
     for line in (f"diff tiny {run}", f"diff {run} tiny", "diff small.toml small.toml"):

@@ -101,22 +101,6 @@ def test_it_is_written_to_a_file(cli: CommandLine) -> None:
     assert (cli.folder / "s.json").read_text() == cli.ok("schema")
 
 
-def test_variants_of_ones_own(cli: CommandLine) -> None:
-    cli.file(
-        "schema_module.py",
-        "from setpoint.config import field\nfrom setpoint.loss.config import LossConfig\n"
-        "class Mine(LossConfig, type='schema_mine'):\n"
-        "    '''Mine.'''\n    weight: float = field(gt=0)\n",
-    )
-    text = cli.ok("schema --import schema_module")
-    known = Draft202012Validator(json.loads(text))
-    assert said(known, {"loss": {"type": "schema_mine", "weight": 1}}) == []
-    assert len(said(known, {"loss": {"type": "schema_mine", "weight": 0}})) == 1
-    from setpoint.loss.config import LossConfig
-
-    del LossConfig.__setpoint__.variants["schema_mine"]
-
-
 def test_files_begin_with_a_header_for_editors(cli: CommandLine) -> None:
     for form, line in (
         ("toml", "#:schema ../s.json"),

@@ -1,7 +1,6 @@
 """The order of layers, and what a source and `extends` may be."""
 
 import json
-import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import pytest
 
 import setpoint.presets  # noqa: F401 - its presets are known before those of a test
 from setpoint.cli.response_files import expand_response_files
-from setpoint.config import Config, ConfigError, SetpointError, modifier, preset, resolve, to_plain
+from setpoint.config import Config, ConfigError, SetpointError, modifier, preset
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers import presets as registry
@@ -104,27 +103,6 @@ def test_what_a_typed_modifier_takes_from_files_is_listed() -> None:
     ]
     job = compose(Job, "a.toml", modifiers=["slower"]).resolve()
     assert (job.optimizer.lr, list(dropped_values(job))) == (0.05, [])
-
-
-def test_a_source_may_be_many_things(monkeypatch: pytest.MonkeyPatch) -> None:
-    write(a_toml='extends = "small"\nseed = 3\n')
-    Path("jobs.py").write_text(
-        "from tests.config.sample import Job\ndef make(): return Job(seed=7)\ndef take(x): pass\n"
-    )
-    monkeypatch.syspath_prepend(os.getcwd())
-    assert to_plain(compose(Job).resolve()) == to_plain(resolve(Job()))
-    assert compose(Job, "small").label == "small"
-    job = compose(Job, "a.toml").resolve()
-    assert (job.seed, job.name) == (3, "small")
-    config = Job(seed=5)
-    assert compose(Job, config, flags=["--seed=6"]).resolve().seed == 6
-    assert config.seed == 5
-    assert compose(Job, job, flags=["--seed=6"]).resolve().evolve(seed=3) == job.evolve()
-    job = compose(Job, "jobs:make").resolve()
-    assert job.seed == 7
-    assert chain_of(job, "seed")[0][0].describe(("seed",)) == "preset jobs:make (jobs.py:2)"
-    with pytest.raises(SetpointError, match="jobs:take: needs a value for x"):
-        compose(Job, "jobs:take")
 
 
 def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

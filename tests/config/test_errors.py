@@ -160,17 +160,3 @@ def test_problems_are_sorted_by_path_and_items_by_number() -> None:
     error = ConfigError([Problem(path, "x") for path in ("b", "a.10", "a.9", "a", "B")])
     assert [problem.path for problem in error.problems] == ["B", "a", "a.9", "a.10", "b"]
     assert str(error).startswith("5 problems in the configuration\n\n  B\n")
-
-
-def test_a_report_for_machines() -> None:
-    problem = flag_problems("--model.heads=5")["model.heads"]
-    assert problem.to_json() == {
-        "path": "model.heads",
-        "message": "192 (dim) is not divisible by 5 heads",
-        "value": "5",
-        "origin": "command line --model.heads",
-        "valid": ["1", "2", "3", "4"],
-        "also": ["model.dim = 192 (default)"],
-        "hint": "",
-    }
-    assert "heads" in repr(problem)

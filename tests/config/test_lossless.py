@@ -149,7 +149,7 @@ MODIFIERS = sorted(name for name in registry.modifiers if name not in ("smoke",)
 
 def _named() -> list[Any]:
     cases = rotated(sorted(registry.presets), [[], *([name] for name in MODIFIERS)])
-    return few(cases, every=4)  # presets of one family differ in numbers alone
+    return few(cases, every=6)  # presets of one family differ in numbers alone
 
 
 @pytest.mark.parametrize(("preset", "modifiers"), _named())

@@ -50,20 +50,6 @@ def first_line(child: subprocess.Popen[str]) -> str:
     return child.stdout.readline().strip()
 
 
-def test_the_second_is_told_who_is_first(tmp_path: Path, spawn: Spawn) -> None:
-    run = tmp_path / "run"
-    holder = spawn(run)
-    assert first_line(holder) == "locked"
-    before = {path: path.stat().st_mtime_ns for path in run.rglob("*")}
-    with pytest.raises(SetpointError) as caught:
-        RunDirectory.create(run)
-    assert str(caught.value) == (
-        f"run directory {run} is in use by process {holder.pid}; "
-        "wait for it to end, stop it, or choose another directory"
-    )
-    assert {path: path.stat().st_mtime_ns for path in run.rglob("*")} == before
-
-
 def test_kill_9_frees_the_lock(tmp_path: Path, spawn: Spawn) -> None:
     run = tmp_path / "run"
     holder = spawn(run)

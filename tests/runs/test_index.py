@@ -1,7 +1,6 @@
 """The index of runs: what it says is what the files say, also when they have changed."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,6 @@ from setpoint.runs.index import (
     Labels,
     indexed,
     read_labels,
-    require_name,
     write_labels,
 )
 
@@ -121,16 +119,6 @@ def test_how_runs_have_ended(tmp_path: Path) -> None:
     with (tmp_path / "c" / "events.jsonl").open("a") as file:
         file.write('{"event": "fault", "error": "x"}\n')
     assert [run.facts["status"] for run in indexed(tmp_path)][2:] == ["failed", "killed"]
-
-
-def test_names_that_no_run_has(tmp_path: Path) -> None:
-    make(tmp_path / "one", losses=[2.0])
-    with pytest.raises(
-        SetpointError, match=r"no run has 'optimizer.rl'. Did you mean optimizer.lr"
-    ):
-        require_name(indexed(tmp_path), "optimizer.rl")
-    with pytest.raises(SetpointError, match="cannot be read: No such file"):
-        indexed(tmp_path / os.fspath("nowhere"))
 
 
 def test_damage_is_named_and_not_kept(tmp_path: Path) -> None:

@@ -40,7 +40,7 @@ def pretend(code: str) -> Callable[[SweepTask, Sequence[str]], list[str]]:
     def command(task: SweepTask, modules: Sequence[str]) -> list[str]:
         job = task.job
         names = f"RUN={str(task.run)!r}; LR={job.optimizer.lr}; SEED={job.seed}\n"  # pyright: ignore[reportAttributeAccessIssue]
-        return [sys.executable, "-c", f"import os, sys, time, signal\n{names}{code}"]
+        return [sys.executable, "-S", "-c", f"import os, sys, time, signal\n{names}{code}"]
 
     return command
 

@@ -17,7 +17,7 @@ from setpoint.sweep.comparison import (
     read_metrics,
 )
 from setpoint.sweep.run_metrics import RunMetrics
-from setpoint.sweep.sweep_record import SweepRecord, write_point
+from setpoint.sweep.sweep_record import SweepRecord
 
 from .sample import task_of
 from .test_sweep_record import END, leave
@@ -64,13 +64,6 @@ def test_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
             average(comparison(runs, []), over, ["seed"], [])
 
 
-def test_metrics_that_are_asked_for(tmp_path: Path) -> None:
-    runs = [entry(tmp_path, 1, {"kind": "train", "step": 1, "loss": 2.0}), entry(tmp_path, 2)]
-    assert comparison(runs, ["train.loss.max"]).columns[-1] == "train.loss.max"
-    with pytest.raises(SetpointError, match=r"Did you mean train.loss\?"):
-        comparison(runs, ["train.los"])
-
-
 def test_derived_values_and_places_are_left_out(tmp_path: Path) -> None:
     from setpoint.config.composition import compose
     from setpoint.train.config import Job
@@ -107,22 +100,6 @@ def test_a_folder_of_a_sweep_stands_for_its_points(tmp_path: Path) -> None:
     # Moved with all that is in it.
     (tmp_path / "sweep").rename(tmp_path / "moved")
     assert [each.label for each in entries([str(tmp_path / "moved")], [])] == ["seed=1"]
-
-
-def test_folders_of_runs_runs_and_sources(tmp_path: Path) -> None:
-    task = task_of(tmp_path, 1)
-    leave(task, END)
-    write_point(tmp_path / "point", "seed=1", task.job, str(task.run))
-    words = [str(tmp_path / "sweep"), str(task.run), "tiny", str(tmp_path / "point")]
-    found = entries(words, [])
-    assert [(each.label, each.run is None) for each in found] == [
-        (task.run.name, False),
-        ("tiny", True),
-        (str(tmp_path / "point"), True),
-    ]
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(SetpointError, match="holds no runs"):
-        entries([str(tmp_path / "empty")], [])
 
 
 def test_metrics_that_are_missing_empty_or_damaged_are_named(tmp_path: Path) -> None:

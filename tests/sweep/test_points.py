@@ -27,7 +27,7 @@ from setpoint.sweep.setting import (
 )
 from setpoint.sweep.space import RandomPoints
 
-from .space_sample import Momentum, Root, open_root, sweep
+from .space_sample import Root, open_root, sweep
 
 INTS = st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True)
 
@@ -63,27 +63,6 @@ def test_points_have_names_and_origins() -> None:
     assert (first.name, second.name) == ("lr=1e-4", "lr=3e-4")
     origin = chain_of(second.config.rule, "lr")[-1][0]
     assert origin.describe(("rule", "lr")) == "sweep axis --rule.lr"
-
-
-def test_a_variant_is_chosen_before_its_fields_are_set() -> None:
-    found = sweep("--rule.lr", "0.1,2", "--rule.beta", "0.5", "--rule", "momentum").kept
-    rules = [point.config.rule for point in found]
-    assert all(isinstance(rule, Momentum) and rule.beta == 0.5 for rule in rules)
-    assert [rule.lr for rule in rules] == [0.1, 2.0]
-    found = sweep("--rule.lr", "3", "--rule", "momentum,plain").kept
-    assert [type(point.config.rule).__name__ for point in found] == ["Momentum", "Plain"]
-    assert [point.config.rule.lr for point in found] == [3.0, 3.0]
-
-
-def test_switches_lists_and_tags() -> None:
-    found = sweep("--fast", "true,false", "--widths", "[1],[2,3]", "--tag.rate", "1,2").kept
-    assert [point.name for point in found][:3] == [
-        "fast=true,widths=+1,rate=1",
-        "fast=true,widths=+1,rate=2",
-        "fast=true,widths=2+3,rate=1",
-    ]
-    assert [point.config.rule.lr for point in found] == [1.0, 2.0] * 4
-    assert found[-1].config.widths == (2, 3)
 
 
 def test_duplicates_are_dropped_and_named() -> None:

@@ -77,22 +77,6 @@ def test_kinds_nest() -> None:
     ]
 
 
-def test_random_axes_as_calls_and_tables() -> None:
-    text = """
-        [sweep.random]
-        count = 4
-        seed = 3
-        [sweep.random.axes]
-        optimizer.lr = "log_uniform(1e-5, 1e-2)"
-        "model.dim" = {type = "choice", values = [64, 128]}
-        model.layers = {type = "integer", low = 2, high = 8}
-        """
-    found = points(text)
-    assert [list(point) for point in found] == [["optimizer.lr", "model.dim", "model.layers"]] * 4
-    assert all(point["model.dim"] in (64, 128) for point in found)
-    assert found == points(text)
-
-
 WRONG = {
     "misspelt": "[sweep.gird]\na = [1]",
     "no list": "[sweep.grid]\na = 1\nb.c = 'x'",
