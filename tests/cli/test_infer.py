@@ -138,7 +138,7 @@ def test_ranks_that_cannot_be(cli: CommandLine, run: str, monkeypatch: pytest.Mo
         f"generate {run} --prompt -",
         "show small.toml",
         "data prepare small.toml",
-        "tokenizer train small.toml -o tokenizer",
+        "tokenizer train small.toml --vocab-size 300 -o tokenizer",
     ]
     text += "\n".join(["", *(f"$ torchrun ... {line}\n{cli.refused(line)}" for line in lines)])
     compare("cli/infer_ranks", text.replace(run, "RUN"))

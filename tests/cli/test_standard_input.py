@@ -83,9 +83,9 @@ def test_a_terminal_is_not_waited_for(cli: CommandLine, monkeypatch: pytest.Monk
 
 
 def test_words_are_read_from_response_files(cli: CommandLine) -> None:
-    cli.file("args.txt", "--optimizer.lr 0.5  # faster\n--with smoke\n")
+    cli.file("args.txt", "# faster\n--optimizer.lr 0.5\n--with smoke\n")
     out = cli.ok("why optimizer.lr tiny @args.txt")
-    assert "> 0.5    command line --optimizer.lr (args.txt:1)" in out
+    assert "> 0.5    command line --optimizer.lr (args.txt:2)" in out
     assert "there is no such response file" in cli.refused("check tiny --name @none")
     assert "from command line name\n" in cli.refused("check tiny name=@none")
 
