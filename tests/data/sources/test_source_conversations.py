@@ -286,6 +286,12 @@ def test_tool_calls_are_kept_and_trained_on(tmp_path: Path, folders: dict[str, P
     ends = found.tokens == tokenizer.chat.tokens["<|im_end|>"]
     assert (ends & found.trained).sum() == 2
     assert '"parameters": {}' in found.data.decode()
+    first = [{**messages[0]}, {"role": "assistant", "function_call": CALL["function"]}]
+    rest = [{"role": "function", "name": "add", "content": "2"}, messages[3]]
+    functions = [tool["function"] for tool in TOOLS]
+    row = {"messages": [*first, *rest], "functions": functions}
+    (former,) = documents(tmp_path, [row], tokenizer, template="chatml")
+    assert former.record() == found.record()
     with pytest.raises(SetpointError, match="loses the message 1 .* or its tool calls"):
         documents(tmp_path, [{"messages": messages}], template="plain")
     with pytest.raises(SetpointError, match="field 'tools': .*plain.* does not write tools"):

@@ -118,7 +118,9 @@ def _conversation(
         for number, message in enumerate(messages)
         if _is_trained(message, number) and number >= first
     ]
-    return Conversation(messages, tuple(answers), _tools(row.get("tools")))
+    functions = _tools(row.get("functions"), "functions")
+    tools = functions and [{"type": "function", "function": each} for each in functions]
+    return Conversation(messages, tuple(answers), _tools(row.get("tools"), "tools") or tools)
 
 
 def _is_trained(message: dict[str, Any], number: int) -> bool:
@@ -179,12 +181,12 @@ def _parsed(value: Any, field: str) -> Any:
         raise RowError(f"field {field!r}: is a str, and not JSON: {error}") from None
 
 
-def _tools(tools: Any) -> list[Any] | None:
-    tools = _parsed(tools, "tools")
+def _tools(tools: Any, field: str) -> list[Any] | None:
+    tools = _parsed(tools, field)
     if not tools:
         return None
     if not isinstance(tools, list):
-        raise wrong_kind("tools", "a list of functions", tools)
+        raise wrong_kind(field, "a list of functions", tools)
     return tools
 
 
@@ -209,7 +211,11 @@ def _message(mapping: Any, field: str) -> dict[str, Any]:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise wrong_kind(f"{field}.role", "a str", role)
+    if role == "function":  # with function_call and functions, as OpenAI had tools at first
+        message["role"] = "tool"
     calls = message.pop("tool_calls", None)
+    if (call := message.pop("function_call", None)) is not None:
+        calls = [{"type": "function", "function": call}]
     if calls:
         message["tool_calls"] = _calls(calls, f"{field}.tool_calls")
     if "content" in message:
