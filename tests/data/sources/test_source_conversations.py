@@ -229,6 +229,15 @@ def test_answers_marked_as_untrained(tmp_path: Path, mark: dict[str, Any]) -> No
         assert shown(found) == "________g|"
 
 
+def test_the_history_of_an_instruction(tmp_path: Path) -> None:
+    row = {"instruction": "ef", "output": "g", "history": [["ab", "cd "]]}
+    (found,) = documents(tmp_path, [row], template="plain")
+    (expected,) = documents(tmp_path, [TURNS], template="plain")
+    assert found.record() == expected.record()
+    with pytest.raises(SetpointError, match="line 1: .*'history': a list of pairs"):
+        documents(tmp_path, [{**row, "history": ["ab"]}], template="plain")
+
+
 def test_columns_of_other_names(tmp_path: Path) -> None:
     row = {"question": "sa", "answer": "b", "prompt": "other"}
     columns = {"prompt": "question", "completion": "answer"}

@@ -18,7 +18,7 @@ NAME = r"[A-Za-z0-9_.\-]+"
 # Fields by which rows of conversations are recognized, and others.
 ROW_FIELDS = ("messages", "conversations", "input_ids", "prompt", "completion", "instruction",
               "output", "segments")  # fmt: skip
-ROW_OPTIONS = ("input", "system", "tools", "labels", "attention_mask", "position_ids")
+ROW_OPTIONS = ("input", "system", "history", "tools", "labels", "attention_mask", "position_ids")
 
 NOT_PLAIN = "text-files-hold-records"
 

@@ -297,6 +297,14 @@ def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
             raise wrong_kind(name, "a str", row[name])
     system, given = row.get("system"), row.get("input")
     messages = [{"role": "system", "content": system}] if system else []
+    history = _parsed(row.get("history"), "history") or []
+    for pair in history if isinstance(history, list) else [history]:
+        if not isinstance(pair, list) or [type(text) for text in pair] != [str, str]:
+            raise wrong_kind("history", "a list of pairs of a question and its answer", history)
+        messages += [
+            {"role": "user", "content": pair[0]},
+            {"role": "assistant", "content": pair[1]},
+        ]
     question: dict[str, Any] = {"role": "user", "content": row["instruction"]}
     if given:  # templates may write it in a place of its own
         question |= {"content": f"{row['instruction']}\n\n{given}", "input": given}
