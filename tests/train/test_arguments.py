@@ -127,6 +127,15 @@ def test_rows_with_a_field_of_another_name(tmp_path: Path) -> None:
         trained(tmp_path, data=rows)
 
 
+def test_conversations_in_columns_of_other_names(tmp_path: Path) -> None:
+    pytest.importorskip("jinja2")
+    rows = [{"asked": f"{number}?", "said": f"{number}"} for number in range(40)]
+    columns = {"prompt": "asked", "completion": "said"}
+    options = {"data.sources.0.template": "plain", "data.sources.0.columns": columns}
+    run = trained(tmp_path, data=rows, overrides=options)
+    assert isinstance(run.job.data.sources[0], Conversations)
+
+
 def test_conversations_in_memory(tmp_path: Path) -> None:
     pytest.importorskip("jinja2")
     options = {"data.sources.0.template": "plain", "data.sources.0.loss_on": "last_answer"}

@@ -40,6 +40,7 @@ CONVERSATION_KEYS = (
     "prompt",
     "instruction",
     "input_ids",
+    "segments",
 )
 """Keys by which a row is a conversation; see `setpoint.data.sources.conversations`."""
 VALID_DATA = (
@@ -127,7 +128,8 @@ def composed(
     if world_size is not None:
         values["parallel.world_size"] = world_size
     merged = compose(Job, composition.draft)
-    paths = None if data is None else _set_data(merged.draft, data)
+    is_renamed = any("data.sources.0.columns" in given for given in (*words, *values))
+    paths = None if data is None else _set_data(merged.draft, data, is_renamed)
     if words or values:
         merged = compose(Job, merged.draft, flags=words, program=values)
     given_sources = merged.draft.data.sources
@@ -240,14 +242,19 @@ def named(callback: Callback) -> str:
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
-def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
+def _set_data(draft: Job, data: Iterable[Any], is_renamed: bool) -> tuple[str, ...]:
     """Replace the sources with in-memory data.
+
+    Arguments:
+        is_renamed: whether overrides name the columns of conversations.
 
     Returns:
         the paths of the source.
     """
-    built = memory_source(data, "train: data")
     sources: Sequence[SourceConfig] = draft.data.sources
+    if len(sources) == 1 and isinstance(sources[0], Conversations):
+        is_renamed = is_renamed or sources[0].columns is not None
+    built = memory_source(data, "train: data", is_renamed)
     source = sources[0] if len(sources) == 1 and type(sources[0]) is type(built) else built
     origin = Origin(PROGRAM, "train(data=...)")
     source.set_field("paths", built.paths, origin)
@@ -255,7 +262,7 @@ def _set_data(draft: Job, data: Iterable[Any]) -> tuple[str, ...]:
     return built.paths
 
 
-def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
+def memory_source(data: Iterable[Any], name: str, is_renamed: bool = False) -> Text | Conversations:
     """A source of in-memory documents, with a path that depends on their content.
 
     The rows are written as JSON Lines to fsspec's in-memory file system, where file sources read
@@ -263,6 +270,7 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
 
     Arguments:
         name: the function and its argument, for messages.
+        is_renamed: whether rows are conversations in columns of other names.
 
     Raises:
         SetpointError: the data is invalid, or has rows of different kinds. A missing text is found
@@ -277,7 +285,7 @@ def memory_source(data: Iterable[Any], name: str) -> Text | Conversations:
             values = {"messages": values}
         if not isinstance(values, Mapping):
             raise SetpointError(f"{place} is {_as_text(row)}.\n{VALID_DATA}")
-        is_chat = any(values.get(key) is not None for key in CONVERSATION_KEYS)
+        is_chat = is_renamed or any(values.get(key) is not None for key in CONVERSATION_KEYS)
         kind = Conversations if is_chat else Text
         if cls is not None and kind is not cls:
             raise SetpointError(
