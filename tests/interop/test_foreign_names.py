@@ -332,7 +332,7 @@ MEANT = {
     "batch.size": "batch.global_size", "data.source": "data.sources", "sed": "seed",
     "early_stopping": "evaluation.early_stopping", "experiment_dir": "experiment",
     "scheduler.type": "schedule", "temperature": "data.mixture.temperature", "model.hidden": "",
-    "training.foo": "", "output": "", "hooks": "", "random_state": "", "parallel.dp": "", "foo": "",
+    "training.foo": "", "output": "", "hooks": "", "random_state": "", "parallel.q": "", "foo": "",
 }  # fmt: skip
 
 

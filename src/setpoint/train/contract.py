@@ -505,7 +505,7 @@ def other_rows(paths: Sequence[str]) -> str:
     """Ending of the message about a checkpoint whose data position refers to different rows."""
     single = len(paths) == 1
     return (
-        f"whose data position counts rows, and {' and '.join(paths)} "
+        f"whose data position counts rows, and {', '.join(paths)} "
         f"{'changes' if single else 'change'} the rows"
     )
 

@@ -283,7 +283,7 @@ def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
     moved = moved_rows(recorded_job(str(folder)), job, identity) if identity else []
     if moved:
         raise SetpointError(
-            f"it is a checkpoint {other_rows(moved)}.\nValid: {' and '.join(moved)} as there, or "
+            f"it is a checkpoint {other_rows(moved)}.\nValid: {', '.join(moved)} as there, or "
             f"loader among checkpoint.exclude, which begins at the start of the data"
         )
 
