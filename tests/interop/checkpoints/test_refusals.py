@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from setpoint.cli.main import main
 from setpoint.config import SetpointError
@@ -126,6 +127,19 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "Did you mean torchtune" in refused(capsys, f"torchtun:{tmp_path / 'model.pt'}", out)
     torch.save({"a": torch.ones(1)}, tmp_path / "a.pt")
     assert "is not a recognized checkpoint" in refused(capsys, tmp_path / "a.pt", out)
+    folder = tmp_path / "outputs"
+    for step in (90, 100):
+        (folder / f"step-{step}").mkdir(parents=True)
+        torch.save(written.tune(model), folder / f"step-{step}" / "model.pt")
+    text = refused(capsys, folder, out)
+    assert f"holds checkpoints, and is none itself. Valid: {folder / 'step-100'}" in text
+    (folder / "hf").mkdir()
+    (folder / "hf" / "config.json").write_text("{}")
+    (folder / "hf" / "pytorch_model.bin").write_bytes(pickle.dumps(1))
+    text = refused(capsys, folder / "hf", out)
+    assert "a pickle, which is not read" in text and ".save_pretrained(...)" in text
+    save_file({"a": torch.ones(1)}, folder / "hf" / "model.safetensors")
+    assert "needs no conversion. Valid: `setpoint import" in refused(capsys, folder / "hf", out)
     (tmp_path / "empty").mkdir()
     for system in ("nanogpt", "litgpt", "torchtune", "torchtitan", "megatron", "gguf"):
         refused(capsys, f"{system}:{tmp_path / 'empty'}", out)

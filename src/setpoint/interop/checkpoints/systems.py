@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Final
 
@@ -29,6 +30,8 @@ from setpoint.interop.checkpoints.layout import (
     unique_names,
 )
 from setpoint.interop.checkpoints.safe_read import METADATA, DistributedFiles, read_torch_file
+from setpoint.model.pretrained.locate import locate_here
+from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.weight_names import QKV, fused
 
 # nanoGPT, github.com/karpathy/nanoGPT: model.py and train.py
@@ -557,11 +560,34 @@ def system_of(source: str) -> tuple[ForeignSystem, Path]:
         return SYSTEMS[name.lower()], path
     name = _recognized(path)
     if name is None:
-        raise SetpointError(
-            f"{path} is not a recognized checkpoint.\nValid: SYSTEM:PATH with one of "
-            f"{', '.join(SYSTEMS)}"
-        )
+        raise SetpointError(f"{path} {_unrecognized(path)}")
     return SYSTEMS[name], path
+
+
+def _unrecognized(path: Path) -> str:
+    """What a path is that is not the checkpoint of a system, with valid choices.
+
+    Raises:
+        SetpointError: it is a model of Hugging Face whose weights cannot be read.
+    """
+    folder = path.parent if path.name == "pytorch_model.bin" else path
+    inner = [each for each in folder.glob("*/") if _recognized(each)] if folder.is_dir() else []
+    if inner:
+        newest = max(inner, key=lambda each: (len(each.name), each.name))
+        return f"holds checkpoints, and is none itself.\nValid: {newest}, for instance"
+    place = None
+    with suppress(SetpointError):
+        place = locate_here(str(folder.resolve()))
+    if place is None:
+        systems = ", ".join(SYSTEMS)
+        return f"is not a recognized checkpoint.\nValid: SYSTEM:PATH with one of {systems}"
+    if not place.is_checkpoint:
+        list_tensors(folder)
+    owner = "Setpoint" if place.is_checkpoint else "Hugging Face"
+    return (
+        f"is a model of {owner}, which needs no conversion.\nValid: `setpoint import {folder}`, or "
+        f"model.pretrained = {folder}"
+    )
 
 
 def _recognized(path: Path) -> str | None:
