@@ -14,8 +14,6 @@ def nearest_divisors(number: int, target: int, count: int = 3) -> tuple[int, ...
         Divisors, nearest first; if two are equally near, the smaller first. () for a number below
         1.
     """
-    if number < 1:
-        return ()
     divisors: list[int] = []
     # Outwards from the value, so a huge number, most likely a typo, costs no more.
     start = min(max(target, 1), number)

@@ -152,6 +152,8 @@ WRONG = {
     ),
     "a curve of no length": (PIECEWISE, "schedule.phases=[{target: 1, length: 0, curve: cosine}]"),
     "a power of a line": (PIECEWISE, "schedule.phases=[{target: 1, power: 3}]"),
+    "a decay of no length": ("schedule=wsd", "schedule.decay_length=0"),
+    "a timescale of no length": ("schedule=inverse_sqrt", "schedule.timescale=0"),
     "a horizon of nothing": (
         PIECEWISE, "schedule.horizon=300", "schedule.phases=[{target: 1, length: 300}]"
     ),
