@@ -198,8 +198,13 @@ def test_the_points_of_a_sweep_are_checked(tmp_path: Path) -> None:
         sp.sweep(str(file))
     with pytest.raises(sp.SetpointError, match="describes points"):
         sp.sweep(str(file), points={"grid": {"seed": [1, 2]}})
-    with pytest.raises(sp.SetpointError, match="sweep needs points"):
-        sp.sweep("tiny")
+    points: Any
+    for points in (None, [{"seed": 1}, {"seed": 2}]):
+        with pytest.raises(sp.SetpointError, match="sweep needs points"):
+            sp.sweep("tiny", points=points)
+    run: Any = "runs/tiny"
+    with pytest.raises(sp.SetpointError, match="infer accepts an inference job; got 'runs/tiny'"):
+        sp.infer(run)
     with pytest.raises(sp.SetpointError, match="workspace cannot be varied"):
         sp.sweep("tiny", points={"grid": {"workspace": ["a", "b"]}})
     grid = {"grid": {"source": ["tiny", "gpt2-tiny"]}}

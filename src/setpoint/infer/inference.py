@@ -21,6 +21,7 @@ from setpoint.config import (
     chain_of,
     draft_of,
     fingerprint,
+    for_error,
     record_files,
 )
 from setpoint.files.atomic import write_json, write_text
@@ -68,6 +69,11 @@ def infer(job: Inference, *, on_text: OnText | None = None, show: Work = no_work
     """
     if (stop := active()) is not None:
         stop.watch()
+    if not isinstance(job, Inference):  # a caller without a type checker
+        raise SetpointError(
+            f"infer accepts an inference job; got {for_error(job)}.\n"
+            f"Valid: compose(Inference, FILE).draft; `generate`, `evaluate` and `export` take a run"
+        )
     draft = draft_of(job)
     require_launch()
     if launched() > 1 and not chain_of(draft.parallel, "world_size"):

@@ -326,15 +326,16 @@ def sweep(
         raise SetpointError("sweep starts processes itself.\nValid: one process, without torchrun")
     base = composed(source, overrides, caller="sweep")[0]
     document = base.sweep
-    if points is not None:
+    if isinstance(points, Mapping):
         if document is not None:
             raise SetpointError(f"sweep: {document.name} describes points; leave one of both out")
         table: dict[str, object] = {TABLE: dict(points)}
         document = FileDocument("program", "json", table, "", lambda: FilePosition(0))
-    if document is None:
+    if document is None or not isinstance(points, Mapping | None):
         raise SetpointError(
             "sweep needs points, as in sweep('tiny', points={'grid': {'optimizer.lr': [1e-4, "
-            "3e-4]}}), or a file with a table [sweep]"
+            "3e-4]}}) or points={'points': [{'seed': 1}, {'seed': 2}]}, or a file with a table "
+            "[sweep]"
         )
     search, axes, _, space = read_space(document)
     line = SweepCommandLine()
