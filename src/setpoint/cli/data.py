@@ -457,7 +457,8 @@ def _stats_text(facts: dict[str, Any]) -> list[str]:
     counted = ""
     if "rows" in rows:
         count, steps = rows["rows"], rows["steps"]
-        counted = f"rows in an epoch: {count:,} of {length} tokens, {steps:,.4g} steps"
+        counted = f"rows in an epoch: {count:,} of {length} tokens, {steps:,.4g} step"
+        counted += "s" * (steps != 1)
         # The note of a single source repeats the number of rows.
         rows["note"] = re.sub(rf"{count:,} rows,? ", "", rows["note"])
     parts.append("; ".join(filter(None, [counted, rows["note"]])))

@@ -142,8 +142,9 @@ class Score:
     @property
     def extent(self) -> str:
         """The part of the text that was evaluated: `64 of 1,234 sequences`."""
-        part = "all" if self.sequences == self.total_sequences else f"{self.sequences:,} of"
-        return f"{part} {plural(self.total_sequences, 'sequence')}"
+        is_all, total = self.sequences == self.total_sequences, self.total_sequences
+        part = f"{self.sequences:,} of " if not is_all else "all " if total > 1 else ""
+        return f"{part}{plural(total, 'sequence')}"
 
     def metric(self, name: str) -> float:
         """One field of the score, named as in `evaluation.best.metric`."""
