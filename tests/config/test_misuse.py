@@ -37,6 +37,7 @@ given: Any = sp
             "takes a resolved configuration, got a draft",
         ),
         (lambda: given.fingerprint("a"), "got 'a'; compose(ROOT, 'a').draft is one, where ROOT"),
+        (lambda: given.record_files("a"), "record_files takes a resolved configuration, got 'a'"),
         (lambda: given.json_schema({}), "json_schema takes the class of a configuration"),
         (lambda: given.verify(sp.resolve(Batch()), {"file"}), "'file'. Did you mean files?"),
         (lambda: given.verify(Batch()), "verify takes a resolved configuration, got a draft"),

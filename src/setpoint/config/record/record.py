@@ -52,6 +52,7 @@ def record_files(config: Node) -> dict[str, str]:
     """
     from ..files.write import write_json
 
+    need_config(config, "record_files", resolved=True)
     # The modules of config classes; if one is missing, the error says what to import.
     modules = {importable_name(type(section).__module__) for _, section in sections(config)}
     header = {
