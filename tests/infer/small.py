@@ -3,7 +3,6 @@
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from setpoint.config import resolve
@@ -38,10 +37,6 @@ class Successor(nn.Module):
 def inference(path: Path | str, **sections: Any) -> Inference:
     """A job with the weights of a run, a checkpoint or a directory."""
     return Inference(weights=InferenceWeights(path=str(path)), **sections)
-
-
-def generators(*seeds: int) -> list[torch.Generator]:
-    return [torch.Generator().manual_seed(seed) for seed in seeds]
 
 
 def folder_of(path: Path) -> dict[str, bytes]:

@@ -176,6 +176,16 @@ def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:
     assert problem.message.startswith("100 rows are too few for the 294 tokens of the tokenizer")
 
 
+def test_attention_that_cannot_be_deterministic(trained: tuple[Job, Path]) -> None:
+    flags = (
+        "deterministic=true", "parallel.device=cuda", "precision.compute=bf16",
+        "model.attention_backend=sdpa_cudnn",
+    )  # fmt: skip
+    assert problems(trained[1], *flags) == [
+        "model.attention_backend: cuDNN's attention is not deterministic, and PyTorch refuses it"
+    ]
+
+
 @pytest.mark.parametrize("master", ["null", "fp32"])
 def test_weights_of_a_run_in_bf16_stay_in_bf16(master: str, tmp_path: Path) -> None:
     formats = f"precision={{params=bf16, compute=bf16, master={master}, reduce=fp32}}"
