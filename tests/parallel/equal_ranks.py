@@ -362,8 +362,8 @@ def one_rank(rank: int, store: str) -> None:
             usual = SHAPES.get(WORLD, [])
             if name in EXPERTS:  # in every shape with three routers, and in one with all else
                 usual = EXPERT_SHAPES.get(WORLD, [])[: None if name in ROUTERS else 1]
-            fit = [shape for shape in usual if NOT_FOR.get(name, "?") not in shape]
-            compare(Path(folder), name, CASES[name], shapes or fit, store)
+            fit = [each for each in shapes or usual if NOT_FOR.get(name, "?") not in each]
+            compare(Path(folder), name, CASES[name], fit, store)
 
 
 if __name__ == "__main__":

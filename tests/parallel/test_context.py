@@ -25,11 +25,15 @@ def test_two_ranks_of_a_sequence_train_what_one_does() -> None:
     assert said.count("equal over") == 8
 
 
+PIECES = 4
+
+
 @pytest.mark.slow
-def test_two_ranks_of_a_sequence_train_what_one_does_in_every_case() -> None:
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_two_ranks_of_a_sequence_train_what_one_does_in_every_case(piece: int) -> None:
     # One graph holds whole sequences; divided experts have their own tests.
     names = [name for name in CASES if name not in EXPERTS and name != "whole graph"]
-    compare(2, *names, *TWO)
+    compare(2, *names[piece::PIECES], *TWO)
 
 
 @pytest.mark.slow
