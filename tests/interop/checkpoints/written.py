@@ -41,9 +41,11 @@ def decoder(family: str = "llama", **more: Any) -> Any:
 def gpt2(vocab: int = VOCAB, **more: Any) -> Any:
     from transformers import GPT2Config
 
+    # Its own default, 50256, is outside of this vocabulary, about which transformers warns.
+    keys: dict[str, Any] = {"bos_token_id": 0, "eos_token_id": 0, **more}
     return drawn(
         GPT2Config(
-            vocab_size=vocab, n_positions=32, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, **more
+            vocab_size=vocab, n_positions=32, n_embd=WIDTH, n_layer=LAYERS, n_head=HEADS, **keys
         )
     )
 
