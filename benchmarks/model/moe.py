@@ -105,7 +105,7 @@ def _compare(report: Report, title: str, shape: Shape, precision: str, device: t
 def _ours(shape: Shape, fields: dict[str, object]) -> MoELayer:
     moe = MoE(experts=shape.experts, top_k=shape.top_k, expert_dim=shape.width, **fields)
     sizes = {"dim": shape.dim, "heads": 4, "max_sequence_length": shape.tokens}
-    layer = MoELayer(resolve(TransformerConfig(**sizes, moe=moe)))
+    layer = MoELayer(resolve(TransformerConfig(**sizes, moe=moe)), 0)
     initialize(layer, 1)
     return layer
 

@@ -88,6 +88,14 @@ def test_widths_are_those_of_its_formula(tmp_path: Path, flavor: str) -> None:
     assert model.ffn_dim == multiple * -(-hidden // multiple)
 
 
+def test_initial_deviations_are_its_own(tmp_path: Path) -> None:
+    model = converted(tmp_path, model={"flavor": "8B"}).model
+    assert isinstance(model, TransformerConfig)
+    stds = (model.embedding_init_std, model.output_init_std, model.hidden_std)
+    assert stds == (1.0, 1 / math.sqrt(4096), 0.02)
+    assert model.residual_std(7) == 0.02 / math.sqrt(2 * 8)
+
+
 PARAMETERS = {
     "llama3": {"debugmodel": 6_163_712, "1B": 1_235_814_400, "3B": 3_212_749_824,
                "8B": 8_030_261_248, "70B": 70_553_706_496, "405B": 405_853_388_800},

@@ -239,7 +239,7 @@ def test_an_argument_that_the_model_hands_over_is_refused():
 def test_against_plain_mathematics_of_feed_forward(name, bias):
     torch.manual_seed(0)
     config = small_config(activation=name, ffn_bias=bias)
-    layer = FeedForward(config).double()
+    layer = FeedForward(config, 0).double()
     x = 20 * torch.randn(2, 5, config.dim).double()
     weights = layer.state_dict()
     torch.testing.assert_close(layer(x), reference.feed_forward(weights, x, name))
@@ -248,7 +248,7 @@ def test_against_plain_mathematics_of_feed_forward(name, bias):
 
 
 def test_biases_start_at_zero_and_do_not_shift_the_other_draws():
-    plain, biased = FeedForward(small_config()), FeedForward(small_config(ffn_bias=True))
+    plain, biased = FeedForward(small_config(), 0), FeedForward(small_config(ffn_bias=True), 0)
     initialize(plain, 1)
     initialize(biased, 1)
     assert not biased.up.bias.any() and not biased.down.bias.any()
@@ -257,7 +257,7 @@ def test_biases_start_at_zero_and_do_not_shift_the_other_draws():
 
 def test_gradients_of_the_input_are_summed_from_up_to_gate():
     """As in all curves that are kept; sums of adapters' products depend on the order."""
-    layer, order = FeedForward(small_config()), []
+    layer, order = FeedForward(small_config(), 0), []
     for name in ("gate", "up"):
         module = layer.get_submodule(name)
         module.register_forward_hook(lambda *_, name=name: order.append(name))

@@ -1,4 +1,5 @@
 import hashlib
+import math
 from typing import Any
 
 import pytest
@@ -110,6 +111,21 @@ def test_scales():
             expected = 0.02 / 4
         assert tensor.std().item() == pytest.approx(expected, rel=0.03), name
         assert abs(tensor.mean().item()) < expected / 20, name
+
+
+def test_embeddings_output_and_each_layer_have_deviations_of_their_own():
+    stds = {"embedding_init_std": 1.0, "output_init_std": 0.1, "residual_init": "layer_scaled"}
+    sizes = {"dim": 256, "heads": 4, "kv_heads": 4, "ffn_dim": 256, "layers": 2, "init_std": 0.02}
+    tensors = values(small_model(**sizes, **stds, positions="learned"))
+    for name, expected in {
+        "embedding.weight": 1.0,
+        "position_embedding.weight": 1.0,
+        "output.weight": 0.1,
+        "layers.0.feed_forward.up.weight": 0.02,
+        "layers.0.feed_forward.down.weight": 0.02 / math.sqrt(2),
+        "layers.1.attention.output.weight": 0.02 / 2,
+    }.items():
+        assert tensors[name].std().item() == pytest.approx(expected, rel=0.03), name
 
 
 def test_lower_precision_is_the_rounded_value():

@@ -20,11 +20,11 @@ def test_the_table_of_the_paper():
     config = small_config(init_std=0.2, layers=8, mup=MuP(base_dim=6))
     assert config.width_ratio == 1 / 4
     assert config.hidden_std == pytest.approx(0.2 / 2)
-    assert config.residual_std == pytest.approx(0.2 / 2 / 4)
+    assert config.residual_std(0) == pytest.approx(0.2 / 2 / 4)
     assert config.router_std == pytest.approx(0.2 / 4)
-    stds = (plain.hidden_std, plain.residual_std, plain.router_std)
+    stds = (plain.hidden_std, plain.residual_std(7), plain.router_std)
     assert stds == pytest.approx((0.2, 0.05, 0.2))
-    assert small_config(init_std=0.2, residual_init="plain").residual_std == 0.2
+    assert small_config(init_std=0.2, residual_init="plain").residual_std(3) == 0.2
 
 
 def test_at_the_base_width_nothing_changes():

@@ -341,8 +341,8 @@ def _optimizer(c: Conversion) -> None:
     kinds = ["bias", "norm", "vector"]
     if c.value("embedding-init-method-std") is not None:
         kinds.append("embedding")
-        text = "embeddings have no decay as there, but the spread of other weights"
-        c.report("differs", "embedding-init-method-std", text)
+        std = c.number("embedding-init-method-std")
+        c.set("model.embedding_init_std", std, "embedding-init-method-std")
     if c.number("weight-decay"):
         c.set("optimizer.no_decay", kinds, "weight-decay")
     if kind != "sgd":

@@ -101,10 +101,17 @@ def _model(c: Conversion) -> None:
         c.set("model.rope_scaling", {"type": "yarn", "factor": 40.0, "original_length": 4096,
                                      "attention_factor": 1.0}, "training.seq_len")  # fmt: skip
         c.set("model.attention_scale", scale**2 / math.sqrt(192), "training.seq_len")
-    spread = "0.02" if name == "gpt_oss" else "1"
+    # A tied matrix is drawn as the embedding, and again as the output.
+    output, tied = c.data["model"]["dim"] ** -0.5, c.data["model"].get("tie_embeddings", False)
+    c.set("model.tie_embeddings", tied)
+    embedding = output if tied else 0.02 if name == "gpt_oss" else 1.0
+    c.set("model.embedding_init_std", embedding)
+    if not tied:
+        c.set("model.output_init_std", output)
+    c.set("model.residual_init", "layer_scaled")
     text = (
-        f"initial spreads: embeddings of {spread} and an output of 1 / sqrt(dim) there, 0.02 here; "
-        f"projections to the residual stream by the depth of their layer there, of the model here"
+        "up projections of feed-forward networks start with the deviation of down projections "
+        "there, with 0.02 here, and values of the output are drawn within 3 deviations there"
     )
     c.report("differs", "model.flavor", text)
 

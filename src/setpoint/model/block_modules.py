@@ -49,18 +49,20 @@ class FeedForward(nn.Module):
     With a gated activation, down(f(gate(x)) * up(x)) (GLU variants, Shazeer, 2020).
 
     Arguments:
+        layer: index in the whole model, from 0.
         ffn_dim, bias: inner width, and whether projections have biases; None: as configured.
     """
 
     def __init__(
         self,
         config: TransformerConfig,
+        layer: int,
         ffn_dim: int | None = None,
         *,
         bias: bool | None = None,
     ) -> None:
         super().__init__()
-        self.std, self.down_std = config.hidden_std, config.residual_std
+        self.std, self.down_std = config.hidden_std, config.residual_std(layer)
         self.activation = activation(config.activation)
         self.shift = VALUES.get(config.activation)
         dim, inner = config.dim, ffn_dim or config.ffn_dim

@@ -277,9 +277,15 @@ class TransformerConfig(
     small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP, computed from
     mup.base_dim."""
 
-    residual_init: Literal["depth_scaled", "plain"] = "depth_scaled"
+    embedding_init_std: float | None = field(default=None, gt=0, lt=math.inf)
+    """Standard deviation of initial embeddings of tokens and positions. null: init_std."""
+
+    output_init_std: float | None = field(default=None, gt=0, lt=math.inf)
+    """Standard deviation of the initial output matrix. null: init_std."""
+
+    residual_init: Literal["depth_scaled", "layer_scaled", "plain"] = "depth_scaled"
     """Initialization of the projections to the residual stream. depth_scaled: init_std / sqrt(2 *
-    layers) (GPT-2); plain: init_std."""
+    layers) (GPT-2); layer_scaled: init_std / sqrt(2 * n) in the nth layer; plain: init_std."""
 
     mup: MuP | None = None
     """Maximal update parametrization (muP); null: none."""
@@ -357,15 +363,19 @@ class TransformerConfig(
         """Initial standard deviation of matrices from width to width."""
         return self.init_std * math.sqrt(self.width_ratio)
 
-    @property
-    def residual_std(self) -> float:
-        """Initial standard deviation of matrices that write to the residual stream.
+    def residual_std(self, layer: int) -> float:
+        """Initial standard deviation of matrices of a layer that write to the residual stream.
 
         With depth_scaled, the sum of 2 * layers such outputs has the same size at any depth (GPT-2,
         Radford et al., 2019).
+
+        Arguments:
+            layer: index in the whole model, from 0.
         """
-        plain = self.residual_init == "plain"
-        return self.hidden_std / (1.0 if plain else math.sqrt(2 * self.layers))
+        if self.residual_init == "plain":
+            return self.hidden_std
+        count = self.layers if self.residual_init == "depth_scaled" else layer + 1
+        return self.hidden_std / math.sqrt(2 * count)
 
     @property
     def router_std(self) -> float:
@@ -585,6 +595,10 @@ class TransformerConfig(
     @dead("attention_chunk")
     def _attention_chunk_is_dead(self) -> str | None:
         return self._no_layer("chunked")
+
+    @dead("output_init_std")
+    def _output_init_std_is_dead(self) -> str | None:
+        return "tie_embeddings: the output matrix is the embedding" if self.tie_embeddings else None
 
     @dead("qk_norm", "qkv_bias", "attention_sinks", "merge_qkv")
     def _grouped_queries_are_dead(self) -> str | None:

@@ -67,9 +67,9 @@ class Block(nn.Module):
             from setpoint.model.moe.layer import MoELayer
 
             assert config.moe is not None
-            self.feed_forward = MoELayer(config, config.moe.layers_with_experts(layer))
+            self.feed_forward = MoELayer(config, layer)
         else:
-            self.feed_forward = FeedForward(config)
+            self.feed_forward = FeedForward(config, layer)
         self.feed_forward_output_norm = build_norm(config, config.dim) if after else None
 
     def forward(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, LayerRouting | None]:
@@ -335,16 +335,20 @@ class Transformer(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Initial values of embeddings and output; layers define their own."""
-        std = self.config.init_std
-        tokens = FirstRows(std, self.vocab_size) if self.has_padding else NormalInit(std)
+        std = self.config.embedding_init_std or self.config.init_std
         rules: dict[str, Initializer] = {}
         if self.embedding is not None:
-            rules["embedding.weight"] = tokens
+            rules["embedding.weight"] = self._vocabulary_init(std)
         if self.position_embedding is not None:
             rules["position_embedding.weight"] = NormalInit(std)
         if self.output is not None:
-            rules["output.weight"] = tokens
+            std = self.config.output_init_std or self.config.init_std
+            rules["output.weight"] = self._vocabulary_init(std)
         return rules
+
+    def _vocabulary_init(self, std: float) -> Initializer:
+        """Initial values of a row for each token; padding rows are zeros."""
+        return FirstRows(std, self.vocab_size) if self.has_padding else NormalInit(std)
 
     def tensor_plan(self) -> dict[str, str]:
         """Division of embeddings, norm and output; layers define their own."""

@@ -207,6 +207,8 @@ LOSS_SCALE = "precision.loss_scale.initial"
 AT_START = (
     "model.pretrained",
     "model.init_std",
+    "model.embedding_init_std",
+    "model.output_init_std",
     "model.residual_init",
     "checkpoint.load",
     "checkpoint.exclude",

@@ -24,7 +24,7 @@ def small_layer(
     model: dict[str, Any] | None = None, dtype: torch.dtype = torch.float64, **moe: Any
 ) -> MoELayer:
     """One layer, initialized."""
-    layer = MoELayer(small_transformer(model, **moe))
+    layer = MoELayer(small_transformer(model, **moe), 0)
     initialize(layer, 1)
     return layer.to(dtype)
 

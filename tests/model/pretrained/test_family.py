@@ -19,6 +19,8 @@ NOT_WRITTEN = (
     "ffn_multiple_of",
     "pretrained",
     "residual_init",
+    "embedding_init_std",
+    "output_init_std",
     # Of training; written where a family has it.
     "init_std",
     "dropout",

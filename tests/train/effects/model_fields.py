@@ -318,6 +318,8 @@ ROWS: dict[str, Row] = {
     "TransformerConfig.norm": (LAYER_NORM[0], weights, ()),
     "TransformerConfig.norm_placement": ("model.norm_placement=post", weights, ()),
     "TransformerConfig.residual_init": ("model.residual_init=plain", weights, ()),
+    "TransformerConfig.embedding_init_std": ("model.embedding_init_std=1", weights, ()),
+    "TransformerConfig.output_init_std": ("model.output_init_std=0.5", weights, ()),
     "TransformerConfig.mup": (MUP[0], weights, ()),
     "TransformerConfig.vocab_size": ("model.vocab_size=300", weights, ()),
     "TransformerConfig.vocab_multiple_of": ("model.vocab_multiple_of=64", weights, ()),

@@ -59,7 +59,7 @@ class Attention(nn.Module):
         self.soft_cap = config.attention_soft_cap
         self.dropout = config.attention_dropout
         self.hidden_std = config.hidden_std
-        self.residual_std = config.residual_std
+        self.residual_std = config.residual_std(layer)
         query_dim, kv_dim = config.heads * config.head_dim, config.kv_heads * config.head_dim
         bias = config.qkv_bias
         if config.merge_qkv:
@@ -173,7 +173,7 @@ class LatentAttention(nn.Module):
         self.soft_cap = config.attention_soft_cap
         self.dropout = config.attention_dropout
         self.hidden_std = config.hidden_std
-        self.residual_std = config.residual_std
+        self.residual_std = config.residual_std(layer)
         queries = config.heads * query_size(config)
         if mla.query_rank is None:
             self.query = nn.Linear(config.dim, queries, bias=False)

@@ -444,11 +444,11 @@ class PackedExperts(nn.Module):
     experts.
     """
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
         assert config.moe is not None
         self.implementation = config.moe.implementation
-        self.std, self.down_std = config.hidden_std, config.residual_std
+        self.std, self.down_std = config.hidden_std, config.residual_std(layer)
         self.activation = activation(config.activation)
         self.shift = VALUES.get(config.activation)
         self.scales_inputs = config.moe.scale_inputs
@@ -592,12 +592,12 @@ class PackedExperts(nn.Module):
 class UnpackedExperts(nn.ModuleDict):
     """A separate feed-forward network for each expert."""
 
-    def __init__(self, config: TransformerConfig) -> None:
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
         assert config.moe is not None
         width = config.moe.width(config.ffn_dim)
         super().__init__(
             {
-                str(expert): FeedForward(config, width, bias=config.moe.bias)
+                str(expert): FeedForward(config, layer, width, bias=config.moe.bias)
                 for expert in range(config.moe.experts)
             }
         )

@@ -173,24 +173,25 @@ class MoELayer(nn.Module):
     state: the values for losses and balancing are returned with the output.
 
     Arguments:
-        index: index of the layer among all layers with experts in the whole model.
+        layer: index in the whole model, from 0.
     """
 
-    def __init__(self, config: TransformerConfig, index: int = 0) -> None:
+    def __init__(self, config: TransformerConfig, layer: int) -> None:
         super().__init__()
-        self.index = index
         assert config.moe is not None
         moe = config.moe
+        self.index = moe.layers_with_experts(layer)
+        """Index among all layers with experts in the whole model."""
         self.count = moe.experts
         self.capacity_factor = moe.capacity_factor
         self.gradient_scale = moe.gradient_scale
         self.load_sequences = moe.load_sequences
         self.router = build_router(config)
-        self.experts = PackedExperts(config) if moe.packed else UnpackedExperts(config)
+        self.experts = (PackedExperts if moe.packed else UnpackedExperts)(config, layer)
         width = moe.shared_experts * moe.width(config.ffn_dim)
         self.shared_gate = nn.Linear(config.dim, 1, bias=False) if moe.shared_gate else None
         self.gate_std = config.router_std
-        self.shared = FeedForward(config, width, bias=False) if width else None
+        self.shared = FeedForward(config, layer, width, bias=False) if width else None
         self.context_group: ProcessGroup | None = None
         """The ranks that divide sequences with this one; None: sequences are whole."""
         self.dispatcher: TokenDispatcher = run_locally

@@ -223,6 +223,8 @@ EXPERTS: Final[Mapping[str, object]] = {
 UNCOMPARED: Final = (
     "vocab_size",
     "init_std",
+    "embedding_init_std",
+    "output_init_std",
     "residual_init",
     "dropout",
     "attention_dropout",
