@@ -23,6 +23,7 @@ from setpoint.compile.internals import (
     inductor_config,
     inductor_options,
     more_records,
+    random_states_in_place,
 )
 from setpoint.compile.requirements import flatten, make_folder
 from setpoint.compile.split_backward import SPLIT, kept_for_two_passes, splitting
@@ -274,6 +275,7 @@ def compiling(
         stack.enter_context(patch)
         stack.enter_context(dynamo_config().patch(optimize_ddp=config.optimize_ddp))
         stack.enter_context(quiet_compiler())
+        stack.enter_context(random_states_in_place())
         if fuses_messages:
             stack.enter_context(inductor_config().patch(_micro_pipeline_tp=True))
         if rounds_as_eager:

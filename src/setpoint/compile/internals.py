@@ -74,6 +74,39 @@ def inductor_options() -> dict[str, Any]:
     return internal("torch._inductor.config", "get_config_copy")()
 
 
+@contextmanager
+def random_states_in_place() -> Iterator[None]:
+    """Let graphs with recomputed random operators also hold the device meshes of DTensor.
+
+    AOTAutograd expects saved tensors, opaque objects and symbolic sizes in this order, and PyTorch
+    2.13 puts the states of random generators that it saves, on a CPU, after the opaque objects.
+    """
+    partitioners: Any = importlib.import_module("torch._functorch.partitioners")
+    is_opaque = getattr(partitioners, "is_opaque_node", None)
+    if is_opaque is None:  # a PyTorch whose graphs hold no such objects
+        yield
+        return
+    functionalize = partitioners.functionalize_rng_ops
+
+    def in_place(joint: Any, forward: Any, backward: Any, sizes: int) -> tuple[Any, Any]:
+        (outputs,) = forward.graph.find_nodes(op="output")
+        after = sizes + sum(map(is_opaque, outputs.args[0]))
+        given = set(backward.graph.find_nodes(op="placeholder"))
+        forward, backward = functionalize(joint, forward, backward, after)
+        places = backward.graph.find_nodes(op="placeholder")
+        if first := next(filter(is_opaque, places), None):
+            for state in (place for place in places if place not in given):
+                first.prepend(state)
+            backward.recompile()
+        return forward, backward
+
+    partitioners.functionalize_rng_ops = in_place
+    try:
+        yield
+    finally:
+        partitioners.functionalize_rng_ops = functionalize
+
+
 def forget_compiled() -> None:
     """Clear the in-memory caches of inductor."""
     internal("torch._inductor.utils", "clear_caches")()
