@@ -55,7 +55,7 @@ def test_the_function_remains_one_when_its_package_is_imported() -> None:
     assert callable(sp.train) and callable(sp.infer) and callable(sp.plan) and callable(sp.sweep)
     with pytest.raises(sp.SetpointError, match="accepts a Job"):
         sp.train(7)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match="overrides accepts words, as in"):
+    with pytest.raises(sp.SetpointError, match="overrides must be a list of str, as in"):
         sp.train("tiny", "duration=4")
 
 
@@ -116,13 +116,13 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
         with pytest.raises(sp.ConfigError, match=r"weights\.checkpoint = "):
             run.model(checkpoint=wrong)  # pyright: ignore[reportArgumentType]
     with pytest.raises(
-        sp.SetpointError, match=r"load_model: overrides accepts words, .* got 'x=7'"
+        sp.SetpointError, match=r"load_model: overrides must be a list of str, .* got 'x=7'"
     ):
         run.model("x=7")
     for which in ("best", 7):
         with pytest.raises(sp.SetpointError, match=f"\nValid: checkpoint={which!r}$"):
             run.model(which)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match="load_run takes a run directory, .* got 7"):
+    with pytest.raises(sp.SetpointError, match="load_run accepts a run directory .* got 7"):
         sp.load_run(7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="is not a run directory"):
         sp.load_run(tmp_path)
@@ -144,12 +144,12 @@ def test_conversations_are_prompts(run: sp.RecordedRun) -> None:
         sp.SetpointError, match=r"prompts\[1\] = 5\nValid: a str; a list of messages"
     ):
         model.generate(["a", 5])  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match="so leave prompts_file out"):
+    with pytest.raises(sp.SetpointError, match="so prompts_file must not be given"):
         model.generate(turns, prompts_file="rows.jsonl")
 
 
 def test_an_export_without_a_tokenizer_warns(run: sp.RecordedRun, tmp_path: Path) -> None:
-    with pytest.warns(UserWarning, match="holds no tokenizer files"):
+    with pytest.warns(UserWarning, match="has no tokenizer files"):
         assert (sp.export(run, tmp_path / "out") / "config.json").exists()
     with pytest.raises(sp.SetpointError, match="does not exist: train the job first"):
         sp.load_model(sp.resolve(sp.compose(type(run.config), "tiny", flags=["seed=77"]).draft))

@@ -104,7 +104,7 @@ def load_run(path: str | os.PathLike[str] | HasDirectory) -> RecordedRun:
     given = directory_of(path) or path
     if not isinstance(given, str | os.PathLike):
         raise SetpointError(
-            f"load_run takes a run directory, or what train returned; got {for_error(path)}"
+            f"load_run accepts a run directory or the result of train; got {for_error(path)}"
         )
     directory = Path(os.path.expanduser(given))
     if not is_run_directory(directory):
@@ -250,7 +250,9 @@ class TrainedModel:
             options["prompts"] = given
             return self._run(tasks).texts
         if "prompts_file" in options:
-            raise SetpointError("generate: prompts has conversations, so leave prompts_file out")
+            raise SetpointError(
+                "generate: prompts contains conversations, so prompts_file must not be given"
+            )
         with TemporaryDirectory() as folder:
             file = Path(folder, "prompts.jsonl")
             rows = ({"prompt": prompt} if isinstance(prompt, str) else prompt for prompt in given)
@@ -330,8 +332,8 @@ def load_model(
     """
     if launched() > 1:
         raise SetpointError(
-            "load_model: a launcher has started several ranks, and this loads the model into one "
-            "process.\nValid: setpoint.infer(job), which all ranks call"
+            "load_model: a launcher started several ranks, but this loads the model into one "
+            "process.\nValid: setpoint.infer(job), which all ranks must call"
         )
     from setpoint.infer.loaded_model import load
 
@@ -445,7 +447,7 @@ def _opened(source: Source, checkpoint: Which, overrides: Overrides) -> Inferenc
     """The draft of an inference job with weights and overrides, and without a task."""
     if type(overrides) is int or overrides in ("best", "latest"):
         raise SetpointError(
-            f"load_model: overrides = {overrides!r} names a checkpoint\n"
+            f"load_model: overrides = {overrides!r} is a checkpoint\n"
             f"Valid: checkpoint={overrides!r}"
         )
     weights: dict[str, object] = {"weights.path": _weights_of(source)}

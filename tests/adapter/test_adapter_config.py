@@ -19,18 +19,19 @@ from ..train.small import small_job
 LORA = "adapter={{type: lora, rank: 2, {}}}"
 REFUSED = {
     "rank: 0": "adapter.rank",
-    "rank: 17": "is above the smaller side of layers.0.attention.query, 16 inputs and 16 outputs",
+    "rank: 17": "exceeds the smaller dimension of layers.0.attention.query, 16 inputs and 16 "
+                "outputs",
     "ranks: [{pattern: query}]": "neither rank nor alpha",
     "ranks: [{pattern: quary, rank: 1}]": "Did you mean query?",
-    "ranks: [{pattern: layers, rank: 1}, {pattern: query, rank: 2}]": "gets nothing",
+    "ranks: [{pattern: layers, rank: 1}, {pattern: query, rank: 2}]": "has no effect",
     "targets: [norm]": "which is not a linear layer, embedding or packed experts",
     "targets: ['^output']": "Set exclude to []",
-    "exclude: [layers]": "leaves nothing that is adapted",
-    "train: [query]": "adapted or trained whole, not both",
-    "fused_projections: split": "no adapted module holds several projections",
+    "exclude: [layers]": "leaves nothing to adapt",
+    "train: [query]": "either adapted or fully trained, not both",
+    "fused_projections: split": "no adapted module combines several projections",
     "dropout: 0.1, exclude: [], targets: [output]": "is not applied to output",
     "merge: {every: 2 epochs}": "merges are counted in steps",
-    "merge: {every: 10, rewarmup: 11}": "11 steps are not over when the next merge comes",
+    "merge: {every: 10, rewarmup: 11}": "11 steps do not end before the next merge",
 }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: str) -> None:
 def test_an_embedding_that_is_the_output_is_not_adapted(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="the update would change both"):
         small_job(tmp_path, LORA.format("targets: [embedding]"), "model.tie_embeddings=true")
-    with pytest.raises(ConfigError, match="is type = lora"):
+    with pytest.raises(ConfigError, match="is the same as type = lora"):
         small_job(tmp_path, "adapter={type: relora, merge: null}")
 
 

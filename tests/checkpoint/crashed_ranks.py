@@ -60,7 +60,7 @@ def on_ranks(size: int, act: OneRank, lost: Path | None = None) -> int:
     """Run a function on ranks that have met; the worst of their exit statuses.
 
     Arguments:
-        lost: a folder in which each rank that has lost the others writes what it says of it.
+        lost: a folder in which each rank that lost the others writes what it says of it.
     """
     port = free_port()
 
@@ -283,7 +283,9 @@ def die(
         return False
     said = tree_of(lost)
     assert said.keys() == {f"rank-{rank}" for rank in range(size)} - {f"rank-{victim}"}, said
-    assert all(f"{name[5:]} has lost the others" in str(text) for name, text in said.items()), said
+    assert all(
+        f"{name[5:]} lost its connection to the others" in str(text) for name, text in said.items()
+    ), said
     assert "Timed out" not in str(said), said
     look(trial, action.allowed)
     recover(trial, action.keep, action.allowed)

@@ -84,5 +84,5 @@ def test_what_json_would_change_is_refused(state: dict[str, object], message: st
 
 
 def test_only_a_mapping_is_a_state() -> None:
-    with pytest.raises(ValueError, match="no mapping"):
+    with pytest.raises(ValueError, match="not a mapping"):
         decode_state(b"[1]")

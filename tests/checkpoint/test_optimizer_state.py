@@ -240,10 +240,12 @@ def test_differences_are_refused_by_name() -> None:
     tensors, state = capture_optimizer(optimizer, named, options_of(optimizer))
 
     sgd = FACTORIES["sgd"](groups(model))
-    with pytest.raises(SetpointError, match="holds the state of AdamW, and the optimizer is SGD"):
+    with pytest.raises(
+        SetpointError, match="contains the state of AdamW, but the optimizer is SGD"
+    ):
         restore_optimizer(sgd, named, tensors, state)
     one_group = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    with pytest.raises(SetpointError, match="has 2 groups of parameters, and this one 1") as caught:
+    with pytest.raises(SetpointError, match="has 2 parameter groups, but this one 1") as caught:
         restore_optimizer(one_group, named, tensors, state)
     assert "moved: unused (1 -> 0), norm.weight (1 -> 0), norm.bias (1 -> 0)." in str(caught.value)
     renamed = [(name.replace("norm", "ln"), parameter) for name, parameter in named]

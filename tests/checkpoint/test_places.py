@@ -36,7 +36,7 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
 
 
 def test_a_checkpoint_without_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="step-00000001 holds no record"):
+    with pytest.raises(SetpointError, match="step-00000001 has no record"):
         verify_record(load(make(tmp_path, texts=False).root, 1).path)
 
 

@@ -71,8 +71,8 @@ def crafted(directory: Path, name: str, text: str) -> Path:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"file": "../checkpoints/step-00000007/model.safetensors"}, "of row lies in no file"),
-        ({"shape": [0, 4]}, "the parts of row do not make up the whole"),
+        ({"file": "../checkpoints/step-00000007/model.safetensors"}, "of row is in no file"),
+        ({"shape": [0, 4]}, "the parts of row do not cover the whole tensor"),
     ],
 )
 def test_parts_are_the_whole_and_lie_in_files_of_the_checkpoint(

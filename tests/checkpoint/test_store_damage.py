@@ -105,7 +105,7 @@ def test_auto_takes_the_newest_whole_one(store: CheckpointStore) -> None:
 def test_only_damaged_ones_are_an_error(store: CheckpointStore) -> None:
     for step in store.steps:
         (store.root / f"step-{step:08d}" / "manifest.json").unlink()
-    with pytest.raises(SetpointError, match=r"no checkpoint in .* is whole .*step-00000100: "):
+    with pytest.raises(SetpointError, match=r"no checkpoint in .* is complete .*step-00000100: "):
         store.load_newest()
 
 

@@ -51,7 +51,7 @@ def used(cli: CommandLine, source: str, folder: str) -> dict[str, Any]:
     written = cli.ok(f"generate {source} --prompt 'the ' --max-tokens 4 --temperature 0")
     scores = json.loads(cli.ok(f"evaluate {source} --text other.txt --json"))["evaluation"]
     answer = cli(f"export {source} {folder}")
-    assert answer.status == 0 and (not answer.err or "holds no tokenizer files" in answer.err)
+    assert answer.status == 0 and (not answer.err or "has no tokenizer files" in answer.err)
     names = sorted(path.name for path in (cli.folder / folder).iterdir())
     return {"written": written, "scores": scores, "names": names}
 

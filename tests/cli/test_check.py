@@ -43,7 +43,7 @@ def test_torch_is_asked_where_a_value_calls_for_it(
     line = "check small.toml --parallel.device cuda"
     text = cli.refused(line)
     assert "PyTorch sees no GPU on this machine; use --parallel.device auto or cpu" in text
-    assert "For a job of another machine, --world-size N leaves this one out." in text
+    assert "For a job on another machine, --world-size N skips the checks of this one." in text
     named = "the device is there (needs torch: --using torch)\n"
     for elsewhere in ("--world-size 1", "--parallel.world_size 2"):
         assert named in cli.ok(f"{line} {elsewhere}")
@@ -227,7 +227,7 @@ def test_what_a_gpu_has_no_kernels_for_is_cautioned(
     ("line", "said"),
     [
         ("train -3", "there is no preset '-3'"),
-        ("--seed 3 check tiny", "the command comes first: setpoint check"),
+        ("--seed 3 check tiny", "the command must come first: setpoint check"),
         ("train small.toml --world-size=8", "takes the number of ranks from the launcher"),
         ("replay small.toml -3", "small.toml"),
         ("generate small.toml --seed null --prompt a", "seed = null: small.toml"),
@@ -252,7 +252,7 @@ def test_what_training_cannot_read_is_refused(cli: CommandLine) -> None:
     cli.file("one.txt", "some text")
     cases = {
         "wide.txt": ("paths", "not UTF-8"),
-        "empty.parquet": ("paths", "holds no rows"),
+        "empty.parquet": ("paths", "has no rows"),
         "cut.parquet": ("paths", "cannot read"),
         "body.parquet": ("field", "has no column 'text'"),
         "rows.jsonl --data.sources.0.field body": ("field", "has no field 'body'"),
@@ -267,7 +267,7 @@ def test_what_training_cannot_read_is_refused(cli: CommandLine) -> None:
         if path != "paths":
             assert path in cli.refused(f"train small.toml {sources} --duration '1 steps'")
     chats = """--data.sources '[{"type": "conversations", "paths": ["empty.parquet"]}]'"""
-    assert "holds no rows" in cli.refused(f"check small.toml {chats} --evaluation null")
+    assert "has no rows" in cli.refused(f"check small.toml {chats} --evaluation null")
 
 
 def test_a_run_that_could_not_go_on_is_refused(cli: CommandLine) -> None:

@@ -79,7 +79,7 @@ def test_a_list_says_what_pointers_name_that_is_gone(cli: CommandLine, run: Path
     (run / "checkpoints" / "best").write_text("step-00000900\n")
     answer = cli("checkpoint list run")
     assert answer.status == 0
-    assert answer.err == "note: run/checkpoints/best names step 900, which is not there\n"
+    assert answer.err == "note: run/checkpoints/best names step 900, which does not exist\n"
     assert "checkpoints/best names step 900" in cli("checkpoint verify run").out
 
 
@@ -303,8 +303,8 @@ def test_layouts(cli: CommandLine, parts_run: Path, monkeypatch: pytest.MonkeyPa
         ("one --to huggingface --dtype f8", "--dtype is one of fp32, bf16, fp16"),
         ("taken --to whole", "taken is not empty"),
         ("file:///tmp/one --to whole", "file:///tmp/one is a URL"),
-        ("{run}/checkpoints/one --to whole", "checkpoints holds the checkpoints of a run"),
-        ("{run}/checkpoints/one --to huggingface", "checkpoints holds the checkpoints of a run"),
+        ("{run}/checkpoints/one --to whole", "checkpoints contains the checkpoints of a run"),
+        ("{run}/checkpoints/one --to huggingface", "checkpoints contains the checkpoints of a run"),
     ],
 )
 def test_wrong_conversions_are_refused(

@@ -77,5 +77,5 @@ def test_a_source_stands_anywhere_among_the_flags(cli: CommandLine, line: str) -
 def test_a_word_behind_a_switch_may_be_a_preset(cli: CommandLine) -> None:
     assert cli.ok("fingerprint --deterministic tiny") == cli.ok("fingerprint tiny --deterministic")
     said = cli.refused("check --deterministic tyny")
-    assert "--deterministic takes true or false; 'tyny' is neither, and no preset" in said
+    assert "--deterministic takes true or false; 'tyny' is neither of these, nor a preset" in said
     assert "accepts no value, got 'on'" in cli.refused("check --no-deterministic on tiny")

@@ -175,7 +175,7 @@ def test_what_is_broken_is_said(reported: CommandLine) -> None:
         ("report runs/a --objective los", "no run has the metric 'evaluation.los'"),
         ("report runs/a --direction maximize", "--direction needs --objective"),
         ("report runs/a --objective loss --direction up", "is one of minimize, maximize; got 'up'"),
-        ("report runs/a --output a.png", "a report is a file that ends in .html"),
+        ("report runs/a --output a.png", "the name of a report must end in .html"),
         ("report nothing", "there is no run nothing"),
         ("report runs/a --seed 1", "setpoint report sets no fields"),
         ("report --sed runs/a", "unexpected argument '--sed': setpoint report sets no fields"),

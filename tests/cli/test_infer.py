@@ -184,7 +184,7 @@ def test_ranks_print_and_write_once(cli: CommandLine, run: str, executable: str)
     time.sleep(5)
     os.kill(found[0], signal.SIGKILL)
     said = ranks.communicate(timeout=60)[1]
-    assert ranks.returncode == 1 and "rank 1 has ended by signal SIGKILL" in said
+    assert ranks.returncode == 1 and "rank 1 ended by signal SIGKILL" in said
     assert not (cli.folder / "killed" / "results.json").exists()
 
 
@@ -232,7 +232,7 @@ def test_evaluate_scores_the_answers_of_conversations(cli: CommandLine, run: str
     cli.file("a.txt", "!" * 9)
     for texts in ("--text a.txt", "--text none.jsonl"):
         dead = cli.refused(f"evaluate {run} {texts} --template plain")
-        assert "--template has no effect: no --text holds conversations" in dead
+        assert "--template has no effect: no --text contains conversations" in dead
     dead = cli.refused(f"evaluate {run} --side train --template plain")
     assert "--template needs --text PATH" in dead
     cli.file("other.jsonl", json.dumps({"body": "!"}) + "\n")
@@ -255,7 +255,7 @@ def test_long_work_is_shown_beside_the_results(
 def test_an_export_scores_and_writes_the_same(cli: CommandLine, run: str) -> None:
     done = cli(f"export {run} hf")
     assert done.out.endswith("is written to hf\n")
-    assert "caution: hf holds no tokenizer files, as tokenizer.type = bytes has none" in done.err
+    assert "caution: hf has no tokenizer files, as tokenizer.type = bytes has none" in done.err
     ours, theirs = (
         json.loads(cli.ok(f"evaluate {source} --text small.toml --json"))["evaluation"]["small"]
         for source in (run, "hf --tokenizer bytes --batch.sequence_length 32")
@@ -266,9 +266,9 @@ def test_an_export_scores_and_writes_the_same(cli: CommandLine, run: str) -> Non
         for source in (run, "hf --tokenizer bytes")
     )
     assert one == two
-    assert "tokenizer\n    hf holds no tokenizer.json" in cli.refused("generate hf")
+    assert "tokenizer\n    hf has no tokenizer.json" in cli.refused("generate hf")
     assert "hf is not a run" in cli.refused("generate hf --checkpoint best")
-    assert "generate takes SOURCE [OVERRIDES], and one SOURCE" in cli.refused(f"generate {run} hf")
+    assert "generate takes SOURCE [OVERRIDES], and a SOURCE" in cli.refused(f"generate {run} hf")
     assert "hf is not empty" in cli.refused(f"export {run} hf")
     assert "--dtype is one of fp32" in cli.refused(f"export {run} new --dtype int8")
 

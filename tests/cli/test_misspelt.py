@@ -42,7 +42,7 @@ def test_a_switch_of_other_systems_hides_nothing_else(cli: CommandLine) -> None:
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        ("--compile", "Switch it on, with its defaults, with --compile '{}'; off with"),
+        ("--compile", "Enable it with its defaults: --compile '{}'; off with"),
         ("--duration 2 epochs", '--duration "2 epochs"'),
         ("--data.sources.0.paths a.txt b.txt --seed 3", ": --data.sources.0.paths a.txt,b.txt"),
         ("a.txt", "--data.sources '[{type: text, paths: [a.txt]}]'"),

@@ -75,15 +75,15 @@ def test_what_cannot_be_read(folder: Path) -> None:
     (folder / "large.txt").write_bytes(b" " * (1024 * 1024 + 1))
     os.mkfifo(folder / "pipe.txt")
     assert refusal("@loop.txt") == (
-        "loop.txt:2: response files are read 8 levels deep; does one name itself?"
+        "loop.txt:2: response files can be nested at most 8 levels deep; does one include itself?"
     )
     assert refusal("@open.txt") == "open.txt:2: no closing quotation"
     assert refusal("@bytes.txt") == "bytes.txt: not UTF-8: invalid start byte"
-    assert refusal("@large.txt").endswith("of more than 1048576 bytes in all are not read")
+    assert refusal("@large.txt").endswith("may have at most 1048576 bytes in total")
     assert refusal("@pipe.txt") == "pipe.txt: expected a file; this is not a regular file"
     assert refusal("@none") == (
-        "none: there is no such response file; a value that begins with '@' is written after an "
-        "equals sign, as in --section.field=@none"
+        "none: there is no such response file; write a value that begins with '@' after an equals "
+        "sign, as in --section.field=@none"
     )
-    assert refusal("@") == "'@' names no file; expected @FILE"
+    assert refusal("@") == "'@' is not followed by a file name; expected @FILE"
     assert refusal("@.").endswith("this is a directory")

@@ -231,7 +231,7 @@ def test_names_without_a_commit_are_none(cli: CommandLine, git: Repository, name
 
 def test_a_repository_that_git_refuses(cli: CommandLine, git: Repository) -> None:
     (cli.folder / ".git" / "config").write_text("[core\n")
-    with pytest.raises(SetpointError, match="git refuses to read the repository of .*bad config"):
+    with pytest.raises(SetpointError, match="git cannot read the repository of .*bad config"):
         calls.repository_of(str(cli.folder))
 
 

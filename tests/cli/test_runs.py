@@ -111,9 +111,9 @@ def test_runs_are_verified(cli: CommandLine) -> None:
     assert "metrics.jsonl:3 is not a row" in damaged
     assert order == "  metrics.jsonl: a row of train at step 1 comes after step 5"
     assert "the record was changed after it was written: it states the fingerprint 000" in other
-    assert "is not there, not 123" in cli(f"runs verify {paths[2]} --head 123").out
+    assert "is missing, not 123" in cli(f"runs verify {paths[2]} --head 123").out
     assert (
-        "--head applies to one run, and 3 are given"
+        "--head applies to one run, but 3 are given"
         in cli(f"runs verify {' '.join(paths)} --head 1").err
     )
 
@@ -128,7 +128,10 @@ def test_runs_are_verified(cli: CommandLine) -> None:
         ("list nowhere", "nowhere cannot be read: No such file or directory"),
         ("list --optimizer.lr 3", "setpoint runs list sets no fields"),
         ("tag 'a b' runs/exp/tiny-1", "'a b' is not a tag"),
-        ("tag runs/exp/tiny-1 good", "the tag comes first: setpoint runs tag TAG runs/exp/tiny-1"),
+        (
+            "tag runs/exp/tiny-1 good",
+            "the tag must come first: setpoint runs tag TAG runs/exp/tiny-1",
+        ),
         ("tag good runs/exp", "runs/exp is not a run directory"),
         ("note runs/exp/tiny-1", "TEXT"),
         ("note runs/exp/tiny-1 a b", "unexpected argument 'b': setpoint runs note takes RUN TEXT"),
@@ -165,7 +168,7 @@ def test_a_preset_or_file_means_its_run(cli: CommandLine) -> None:
     path = f"runs/mine-{fingerprint(job)[:8]}"
     assert refused == (
         f"error: mine.toml: its run {path} does not exist. Train it first: setpoint train "
-        f"mine.toml\nA run with overrides is given by its directory.\n"
+        f"mine.toml\nGive a run with overrides by its directory.\n"
     )
     for file, text in record_files(job).items():
         cli.file(f"{path}/{file}", text)

@@ -307,9 +307,9 @@ def test_load_returns_what_main_would_get(monkeypatch: pytest.MonkeyPatch) -> No
         load(Small, Path("nowhere/a.toml"))
     with pytest.raises(SetpointError, match="two sources, 'a' and 'b'"):
         load(Small, "a", ["b"])
-    with pytest.raises(SetpointError, match="list of words"):
+    with pytest.raises(SetpointError, match="list of str"):
         load(Small, None, "--size 3")
-    with pytest.raises(SetpointError, match="--help belongs"):
+    with pytest.raises(SetpointError, match="--help is only"):
         load(Small, None, ["--help"])
 
 

@@ -87,4 +87,4 @@ def test_a_path_shows_one_part(cli: CommandLine) -> None:
         assert f"no value '{path}'" in cli.refused(f"show small.toml {path}")
     assert cli.ok("show small.toml loss --minimal") == ""
     assert "Did you mean model.dim?" in cli.refused("show small.toml model.dimm")
-    assert "leave PATH out" in cli.refused("show small.toml model --format python")
+    assert "remove PATH" in cli.refused("show small.toml model --format python")

@@ -35,7 +35,7 @@ def shown(cli: CommandLine, line: str, key: str) -> str:
 def test_the_number_of_ranks_twice(cli: CommandLine) -> None:
     for override in ("--parallel.world-size 4", "parallel.world_size=2", "parallel={world_size=4}"):
         text = cli.refused(f"check small.toml {override} --world-size 2")
-        assert "--world-size and parallel.world_size are the same number" in text
+        assert "--world-size and parallel.world_size set the same number" in text
     run = record(cli.folder / "run", "small.toml", "--parallel.world_size=2")
     assert shown(cli, f"{run} --world-size 1", "parallel.world_size") == "1"
 
@@ -46,7 +46,7 @@ def test_a_preset_is_the_preset_whatever_lies_about(cli: CommandLine) -> None:
     assert cli.ok("fingerprint tiny") == expected
     assert "tiny is not a run directory" in cli.refused("fingerprint ./tiny")
     cli.file("tiny/adapter_config.json", "{}")
-    assert "tiny holds an adapter only" in cli.refused("fingerprint ./tiny")
+    assert "tiny has only an adapter" in cli.refused("fingerprint ./tiny")
     shutil.rmtree(cli.folder / "tiny")
     cli.file("tiny", "a file")
     assert cli.ok("fingerprint tiny") == expected
@@ -65,7 +65,7 @@ def test_a_text_or_a_script_in_the_place_of_source(cli: CommandLine) -> None:
     cli.file("my text.txt", "a line of text\n" * 99)
     for command in ("train", "check"):
         said = cli.refused(f"{command} 'my text.txt'")
-        typed = said.partition("a preset or a file: setpoint ")[2].strip()
+        typed = said.partition("a preset or file: setpoint ")[2].strip()
         assert typed.startswith(f"{command} tiny --data.sources ")
     cli.ok(typed)
     said = cli.refused("train own.py")

@@ -307,7 +307,9 @@ def test_a_file_names_no_code(cli: CommandLine) -> None:
     cli.file("evil.py", "raise SystemExit('imported')\n")
     cli.file("evil.toml", 'extends = "tiny"\n[sweep.grid]\nwith = ["evil:pwn", "evil:pwn(1)"]\n')
     message = cli.refused("sweep evil.toml --dry-run")
-    assert "'evil:pwn' would be imported, and a file imports nothing; give it by --with" in message
+    assert (
+        "'evil:pwn' would be imported, but files cannot import code; give it with --with" in message
+    )
     assert "evil" not in sys.modules
 
 

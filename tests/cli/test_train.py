@@ -28,7 +28,7 @@ def run_directory(cli: CommandLine, overrides: str = "") -> str:
 def test_a_directory_that_cannot_be_written(cli: CommandLine) -> None:
     cli.file("file", "")
     text = cli.refused("train small.toml --workspace file")
-    assert "cannot be made" in text and "Not a directory" in text
+    assert "cannot be created" in text and "Not a directory" in text
 
 
 def test_empty_data_and_data_that_is_not_text(cli: CommandLine) -> None:
@@ -159,7 +159,7 @@ def test_held_out_text_of_its_own_and_none(cli: CommandLine) -> None:
     assert "held-out" not in cli.ok(none)
     (run,) = (cli.folder / "runs").glob("none-*")
     assert "finished at step 2" in cli.ok(f"train {run} --tracking.progress lines")
-    assert "the data holds nothing out" in cli.refused(f"evaluate {run}")
+    assert "nothing is held out of the data" in cli.refused(f"evaluate {run}")
     assert cli.ok(f"evaluate {run} --side train")
 
 
@@ -195,7 +195,7 @@ def test_a_directory_in_use_or_foreign(cli: CommandLine, dry: str) -> None:
     shutil.rmtree(folder)
     folder.mkdir()
     (folder / "thesis.txt").write_text("all of it")
-    assert f"{name} is not a run directory: it holds thesis.txt" in cli.refused(line)
+    assert f"{name} is not a run directory: it contains thesis.txt" in cli.refused(line)
 
 
 def contents(folder: Path) -> dict[str, bytes]:

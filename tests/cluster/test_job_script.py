@@ -126,10 +126,10 @@ def test_times_are_those_of_slurm(time: str, seconds: int) -> None:
         (("--kubernetes", "--image", "a", "--time", "10"), "--time needs --slurm"),
         (("--kubernetes",), "--kubernetes needs --image"),
         (("--kubernetes", "--image", "a", "--kind", "job"), "--kind is one of pytorchjob, jobset"),
-        (("--slurm", "--time", "1 day"), "--time 1 day is not a time of Slurm"),
+        (("--slurm", "--time", "1 day"), "--time 1 day is not a Slurm time"),
         (
             ("--slurm", "--nproc", "2", "--time", "2"),
-            "--time 2 is 120 s, and the job is signalled 180 s",
+            "--time 2 is 120 s, but the job is signalled 180 s",
         ),
         (("--slurm", "--volume", "/a:/b"), "--volume needs --image"),
         (("--slurm", "--image", "a", "--volume", "b"), "--volume b is no /folder:/path"),

@@ -92,7 +92,7 @@ def test_options_reach_the_backend(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_what_cannot_be_compiled_is_refused_by_name() -> None:
     config = resolve(Compile(backend="eager"))
-    with pytest.raises(SetpointError, match="a Linear, has no layers that repeat"):
+    with pytest.raises(SetpointError, match="a Linear, has no repeated layers"):
         config.build(model=nn.Linear(2, 2), layers=[])
     with pytest.raises(SetpointError, match=r"compile\.options: .*max_autotune"):
         compiled(stack(), backend="inductor", options={"max_autotune": "yes"})

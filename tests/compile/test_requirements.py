@@ -59,7 +59,7 @@ def test_no_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "no-such-compiler")
     (problem,) = machine_problems(section(), "cpu")
     assert problem.path == "compile.backend"
-    assert "finds no no-such-compiler (install g++, or set CXX)" in problem.message
+    assert "no-such-compiler was not found (install g++, or set CXX)" in problem.message
     assert list(machine_problems(section(backend="aot_eager"), "cpu")) == []
     monkeypatch.setattr("importlib.util.find_spec", lambda _: None)
     (problem,) = machine_problems(section(), "cuda")
@@ -96,7 +96,7 @@ def test_a_folder_is_made_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
         patch.setattr(os, "access", lambda *_: False)
         make_folder(tmp_path / "c")
     monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(SetpointError, match="it cannot be made: No space left on device"):
+    with pytest.raises(SetpointError, match="it cannot be created: No space left on device"):
         make_folder(tmp_path / "c")
 
 

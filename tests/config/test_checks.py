@@ -40,7 +40,7 @@ def _appends(self: Any) -> Any:
     [
         (lambda self: None, "'NoneType' object is not iterable"),
         (lambda self: Problem("x", "bad"), "'Problem' object is not iterable"),
-        (lambda self: "bad", "yielded a str; it must yield a Problem for each finding"),
+        (lambda self: "bad", "yielded a str; it must yield a Problem for each fault"),
         (lambda self: self, "'Checked' object is not iterable"),
         (lambda self: ["bad"], "yielded a str; it must yield"),
         (_raises, "failed: ValueError: nope (tests/config/test_checks.py:"),

@@ -98,8 +98,9 @@ def test_what_a_typed_modifier_takes_from_files_is_listed() -> None:
     write(a_toml='extends = "small"\n[optimizer]\nlr = 0.1\nclip_norm = 0.3\n')
     job = compose(Job, "a.toml", modifiers=["shared_sgd"]).resolve()
     assert list(dropped_values(job)) == [
-        "optimizer.lr = 0.1, from a.toml:3:1: --with shared_sgd replaces what holds it",
-        "optimizer.clip_norm = 0.3, from a.toml:4:1: --with shared_sgd replaces what holds it",
+        "optimizer.lr = 0.1, from a.toml:3:1: --with shared_sgd replaces the value it belongs to",
+        "optimizer.clip_norm = 0.3, from a.toml:4:1: --with shared_sgd replaces the value it "
+        "belongs to",
     ]
     job = compose(Job, "a.toml", modifiers=["slower"]).resolve()
     assert (job.optimizer.lr, list(dropped_values(job))) == (0.05, [])
@@ -210,7 +211,9 @@ def test_files_that_extend_without_end_are_refused(tmp_path: Path, monkeypatch) 
     for number in range(20):
         Path(f"deep{number}.toml").write_text(f'extends = "deep{number + 1}.toml"')
     Path("deep20.toml").touch()
-    with pytest.raises(SetpointError, match=r"^deep16.toml: files that extend one another are 16"):
+    with pytest.raises(
+        SetpointError, match=r"^deep16.toml: at most 16 files can extend one another"
+    ):
         compose(Job, "deep0.toml")
     compose(Job, "deep5.toml").resolve()
     names = [f"w{number}.toml" for number in range(50)]
@@ -262,6 +265,6 @@ def test_what_nothing_can_be_called_is_refused_in_words(name: str, tmp_path: Pat
     program = {"model": {"extends": name}}
     assert "not a valid" in refused(lambda: compose(Job, program=program).resolve())
     if "\0" in name:
-        assert "zero byte" in refused(lambda: compose(Job, flags=[f"name={name}"]).resolve())
+        assert "null byte" in refused(lambda: compose(Job, flags=[f"name={name}"]).resolve())
         (tmp_path / "words.txt").write_text(f"@{name}\n")
-        assert "zero byte" in refused(lambda: expand_response_files([f"@{tmp_path}/words.txt"]))
+        assert "null byte" in refused(lambda: expand_response_files([f"@{tmp_path}/words.txt"]))

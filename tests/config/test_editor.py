@@ -27,7 +27,7 @@ def test_hyphens_and_underscores_are_the_same_everywhere() -> None:
     assert [problem.path for problem in wrong.problems] == ["sources.0.docu-ments"]
     twice = compose(Job, program={"batch": {"sequence_length": 8, "sequence-length": 9}})
     (problem,) = twice.problems
-    assert problem.path == "batch.sequence-length" and "sequence_length once more" in str(problem)
+    assert problem.path == "batch.sequence-length" and "sequence_length again" in str(problem)
 
 
 def test_a_switch_does_not_carry_the_defaults_of_a_factory() -> None:

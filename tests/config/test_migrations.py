@@ -110,7 +110,7 @@ def test_operations_change_the_data(operation: Operation, data: Any, changed: An
     ("operation", "data", "message"),
     [
         (Renamed("old", "new"), {"old": 1, "new": 2}, "both old and new are set, .* leave old out"),
-        (Renamed("old", "a.b"), {"old": 1, "a": 3}, r"a\.b has no place: a is 3"),
+        (Renamed("old", "a.b"), {"old": 1, "a": 3}, r"a\.b cannot be moved: a is 3"),
         (
             Converted("size", lambda n: n // 2, "half"),
             {"size": "many"},

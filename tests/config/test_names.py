@@ -161,7 +161,7 @@ OTHER_VALUES = {"format.compute": {"fp16": ("half", "16")}, "kind": {"plain": ("
         (
             "pair=false",
             "is not a section",
-            "Switch it on, with its defaults, with --pair '{}'; off with --pair null.",
+            "Enable it with its defaults: --pair '{}'; off with --pair null.",
         ),
         ("seed=None", "is not an int", "Write null for no value."),
         ("count=null", "cannot be null", ""),

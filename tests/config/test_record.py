@@ -214,7 +214,7 @@ def test_a_changed_value_is_named(folder: Path) -> None:
         (lambda data: data.pop("seed"), "seed is nothing in config.json and 7 in origins.json"),
         (lambda data: data["user"].update(b=2), "user.b is 2 in config.json and nothing in"),
         (lambda data: data["model"].update(extends="x.toml"), 'model.extends is "x.toml"'),
-        (lambda data: data["setpoint"].update(fingerprint="0"), "states the fingerprint 0, and"),
+        (lambda data: data["setpoint"].update(fingerprint="0"), "states the fingerprint 0, but"),
     ]:
         (folder / "config.json").write_text(before)
         edit_file(folder, "config.json", edit)

@@ -350,7 +350,7 @@ def test_names_of_members_read_back(tmp_path: Any) -> None:
     assert to_plain(config)["access"] == "READ|WRITE|RUN"
     reads_back(config, tmp_path)
     assert compose(Root, flags=["--access=0"]).resolve().access == Access(0)
-    with pytest.raises(ConfigError, match="has the bits 0b1000, which no member names"):
+    with pytest.raises(ConfigError, match="has the bits 0b1000, which belong to no member"):
         Root(wide=Wide(8))
     with pytest.raises(ConfigError, match="is not one of the valid values"):
         compose(Root, flags=["--access", "READ|RUIN"]).resolve()

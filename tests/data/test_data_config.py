@@ -74,7 +74,7 @@ LATER = MixturePhase(start="9 steps", weights={"a": 1.0})
         ({"sources": TWO, "anneal": LATER.evolve(start="0 steps")},
          {"anneal.start": "is not a number of steps or tokens above 0"}),
         ({"sources": TWO, "phases": (LATER,), "anneal": LATER.evolve(start="10 steps")},
-         {"anneal": "has no effect: weights and lr_factor equal those before it"}),
+         {"anneal": "has no effect: weights and lr_factor are the same as before"}),
     ],
 )  # fmt: skip
 def test_mixtures_and_phases_that_make_no_sense(

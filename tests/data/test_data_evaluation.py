@@ -90,7 +90,7 @@ def test_documents_are_predicted_by_themselves_in_order(
         kept += [(a, b) for a, b in pieces if any(t != IGNORE_INDEX for t in b)]
     section = resolve(Packing(method=method, too_long=too_long))
     if not kept:
-        with pytest.raises(SetpointError, match=r"documents is left in held_out to evaluate on"):
+        with pytest.raises(SetpointError, match=r"documents remains in held_out to evaluate on"):
             evaluation_rows(corpus, section, size, isolates=isolates)
         return
     rows = evaluation_rows(corpus, section, size, isolates=isolates)

@@ -148,7 +148,7 @@ def test_buckets_of_another_global_batch_are_refused() -> None:
         Sampler([build_packed(corpus(0), packing, length=LENGTH, seed=5, bucket=size)[1]])
         for size in (4, 6)
     ]
-    with pytest.raises(SetpointError, match="bucket was 4 where it was recorded, and is 6"):
+    with pytest.raises(SetpointError, match="bucket was 4 when it was saved, but is 6"):
         samplers[1].load_state_dict(samplers[0].state_dict())
 
 

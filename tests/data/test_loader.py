@@ -101,7 +101,7 @@ def die() -> None:
 
 
 def refuse() -> None:
-    raise SetpointError("data.sources: the shard is cut short.")
+    raise SetpointError("data.sources: the shard is truncated.")
 
 
 def divide() -> None:
@@ -116,7 +116,7 @@ def divide() -> None:
             RunError,
             r"a worker process ended: [0-9]+ by SIGKILL, which .*Worker [0-9]+ was making",
         ),
-        (refuse, SetpointError, r"the shard is cut short.*It was read for"),
+        (refuse, SetpointError, r"the shard is truncated.*It was read for"),
         (divide, RunError, r"failed in a worker:.*ZeroDivisionError: in a row"),
         (lambda: time.sleep(HANG), RunError, r"data.loader.timeout: no rows came within 2 seconds"),
     ],
@@ -366,9 +366,9 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
 @pytest.mark.parametrize(
     ("change", "words"),
     [
-        ({"size": 401}, "tokens was 402 where it was recorded, and is 403"),
-        ({"sequence_length": 8}, "sequence_length was 9 where it was recorded, and is 8"),
-        ({"seed": 1}, "seed was 0 where it was recorded, and is 1"),
+        ({"size": 401}, "tokens was 402 when it was saved, but is 403"),
+        ({"sequence_length": 8}, "sequence_length was 9 when it was saved, but is 8"),
+        ({"seed": 1}, "seed was 0 when it was saved, but is 1"),
     ],
 )
 def test_a_state_of_another_stream_is_refused(change: dict[str, int], words: str) -> None:

@@ -202,8 +202,8 @@ def test_a_position_is_refused_in_another_order(method: str, tmp_path: Path) -> 
         for job in jobs
     ]
     for one, other, said in (
-        (0, 1, "order was sources where it was recorded, and is shuffled"),
-        (1, 0, "order was shuffled where it was recorded, and is sources"),
+        (0, 1, "order was sources when it was saved, but is shuffled"),
+        (1, 0, "order was shuffled when it was saved, but is sources"),
     ):
         with pytest.raises(SetpointError, match=f"data loader state: {said}"):
             samplers[other].load_state_dict(samplers[one].state_dict())

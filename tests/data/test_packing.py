@@ -220,7 +220,7 @@ def test_a_document_that_is_too_long_is_named() -> None:
         "Valid: batch.sequence_length >= 31, or too_long = split, truncate or drop."
     )
     with pytest.raises(
-        SetpointError, match="none of 1 documents is left to train on: 1 are"
+        SetpointError, match="none of 1 documents remains to train on: 1 are"
     ) as none:
         require_pieces(pieces_of(corpus_of([30]), 10, "drop"), corpus_of([30]), 10)
     assert "batch.sequence_length (the longest document takes 31)" in str(none.value)
@@ -231,7 +231,7 @@ def test_documents_without_targets_are_left_out() -> None:
     pieces = pieces_of(corpus, 10, "split")
     assert pieces.lengths.tolist() == [4, 6] and pieces.without_targets == 3
     sequences, sampler = packed(corpus, 10)
-    assert "3 of 5 conversations have no trained token within 10: left out" in sequences.note
+    assert "3 of 5 conversations have no trained token within 10: dropped" in sequences.note
     batch = sequences.batch_of(sampler.take(len(sequences)))
     assert batch.target_tokens == 10
     with pytest.raises(SetpointError, match="1 have no target"):
@@ -254,8 +254,8 @@ def test_complete_documents_keep_their_start_where_text_is_split() -> None:
     assert (batch.targets != IGNORE_INDEX).sum(1).tolist().count(2) == 2
     assert sequences.note.endswith(
         "2 of 4 documents are longer than 10 tokens: cut (38 tokens in no row), 1 of 4 documents "
-        "are longer than 10 tokens: split, 1 of 4 documents have no trained token within 10: left "
-        "out"
+        "are longer than 10 tokens: split, 1 of 4 documents have no trained token within 10: "
+        "dropped"
     )
 
 

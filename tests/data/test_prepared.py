@@ -154,7 +154,7 @@ def test_a_changed_file_makes_it_stale(tmp_path: Path, capsys: pytest.CaptureFix
     before = read_sides(data, ByteTokenizer())
     (tmp_path / "b.txt").write_text("other text\n" * 100)
     assert_all_same(in_memory(data, ByteTokenizer()), read_sides(data, ByteTokenizer()))
-    assert "is stale and not used: text/b.txt changed" in capsys.readouterr().err
+    assert "is stale and is not used: text/b.txt changed" in capsys.readouterr().err
     assert before.train[0].digest != read_sides(data, ByteTokenizer()).train[0].digest
 
 
@@ -168,14 +168,14 @@ def _flip(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
-        ("cut short", "train-00001.tokens.npy is cut short"),
-        ("flip", "the content of train-00001.tokens.npy is not what was written"),
+        ("cut short", "train-00001.tokens.npy is truncated"),
+        ("flip", "the content of train-00001.tokens.npy has changed since it was written"),
         ("remove", "train-00001.tokens.npy: No such file"),
         ("no manifest", "manifest.json cannot be read"),
         ("half a manifest", "manifest.json is damaged"),
         # Files elsewhere would be copied and pushed with the others.
-        ("other files", "it names the file '../secret', which lies elsewhere"),
-        ("dtype", "train-00001.tokens.npy has the dtype uint32, and the manifest has uint16"),
+        ("other files", "it names the file '../secret', which is in another folder"),
+        ("dtype", "train-00001.tokens.npy has the dtype uint32, but the manifest has uint16"),
     ],
 )
 def test_damage_is_named_and_never_used(
@@ -211,7 +211,7 @@ def test_damage_is_named_and_never_used(
     capsys.readouterr()
     assert_all_same(expected, read_sides(data, ByteTokenizer()))
     told = capsys.readouterr().err
-    assert message in told and "It is prepared again." in told
+    assert message in told and "Preparing it again." in told
 
 
 def token_files(folder: Path) -> Tokens:
@@ -274,7 +274,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
     (prepared,) = prepare_all(data_of(tmp_path, [SMALL]), ByteTokenizer())
     other = ByteTokenizer()
     other.name = "other"
-    with pytest.raises(SetpointError, match="with the tokenizer 'bytes', and the job has 'other'"):
+    with pytest.raises(SetpointError, match="with the tokenizer 'bytes', but the job has 'other'"):
         list(stored_documents(Path(prepared.folder), "x", other))
 
 
@@ -441,7 +441,9 @@ def test_an_empty_side_is_refused_as_in_memory(tmp_path: Path) -> None:
             build(data, ByteTokenizer())
         said.append(str(refused.value))
     assert said[0] == said[1]
-    with pytest.raises(SetpointError, match="holds nothing out: there are one or two documents"):
+    with pytest.raises(
+        SetpointError, match="holds nothing out: there are only one or two documents"
+    ):
         read_sides(
             data_of(tmp_path, [Random(documents=1, length=1)], held_out=0.05), ByteTokenizer()
         )

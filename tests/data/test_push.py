@@ -159,7 +159,7 @@ def test_what_is_refused(
     assert "its text is not shown" in refusal("--token", "hunter2")
     assert "NOT_THERE" in refusal("--token", "env:NOT_THERE")
     assert "no rights to create" in (said := refusal(repository="not-mine/toks"))
-    assert "The token has to be one that may write there" in said
+    assert "The token needs write access to it" in said
     assert push("--public") == 0 and not hub.datasets["me/toks"].private
     assert "me/toks is a public data set.\nValid: --public, if all" in refusal()
     monkeypatch.setenv("WRONG", "hf_wrong")
@@ -223,6 +223,6 @@ def test_a_full_disk_leaves_no_shards(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr("setpoint.data.push.write_parts", full)
-    with pytest.raises(RunError, match=r"No space left on device\. Another number of shards"):
+    with pytest.raises(RunError, match=r"No space left on device\. Changing the number of shards"):
         reshard(folder, read_manifest(folder), tmp_path / "new", 2, ByteTokenizer())
     assert not (tmp_path / "new").exists()

@@ -94,13 +94,13 @@ def test_conversations_are_never_cut() -> None:
     one, two = (Document(name, tokens=tokens, trained=mask) for name in "ab")
     split = split_documents([one, two], 0.05)
     assert [d.name for d in split.held_out] == ["b"] and [d.name for d in split.train] == ["a"]
-    with pytest.raises(SetpointError, match="'a', is a conversation, which is not cut"):
+    with pytest.raises(SetpointError, match="'a', is a conversation, which is not split"):
         split_documents([one], 0.05)
     # Their texts, of which a tokenizer is trained, have no mask.
     texts = [Document(name, b"a line\n" * 40) for name in "ab"]
     read = list(training_documents(lambda: iter(texts), 0.05, divisible=False))
     assert [d.name for d in read] == ["a"] and read[0].data == texts[0].data
-    with pytest.raises(SetpointError, match="is a conversation, which is not cut"):
+    with pytest.raises(SetpointError, match="is a conversation, which is not split"):
         list(training_documents(lambda: iter(texts[:1]), 0.05, divisible=False))
 
 

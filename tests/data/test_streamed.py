@@ -495,7 +495,7 @@ class Answered(Endless):
 @pytest.mark.parametrize("method", ["concatenate", "next_fit"])
 def test_targets_of_documents_are_refused_and_not_ignored(method: str) -> None:
     sequences, sampler = endless(Answered(), 10, method)
-    with pytest.raises(SetpointError, match="'endless/tap#0' says which of its tokens"):
+    with pytest.raises(SetpointError, match="'endless/tap#0' marks trained tokens"):
         sequences.batch_of(sampler.take(1))
     sampler.close()
 

@@ -168,7 +168,7 @@ def test_a_file_that_has_been_removed_is_not_what_is_locked(
 
     monkeypatch.setattr(lock, "_flock", remove_first)
     if again:
-        with pytest.raises(SetpointError, match="other processes remove .lock again and again"):
+        with pytest.raises(SetpointError, match="other processes keep removing .lock"):
             RunLock(path)
         return
     first = RunLock(path)

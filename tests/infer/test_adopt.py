@@ -88,7 +88,7 @@ def test_weights_that_are_nowhere(trained: tuple[Job, Path], tmp_path: Path) -> 
     assert "weights.path: " in problems(tmp_path / "none")[0]
     assert "is a directory without config.json" in problems(tmp_path / "empty")[0]
     (tmp_path / "empty" / "adapter_config.json").write_text("{}")
-    assert "holds an adapter only" in problems(tmp_path / "empty")[0]
+    assert "has only an adapter" in problems(tmp_path / "empty")[0]
     assert "step-00000007" in problems(run, "weights.checkpoint=7")[0]
     latest = run / "checkpoints" / "latest"
     assert (
@@ -123,7 +123,7 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     save_pretrained(small_model(vocab_size=300), tmp_path / "hf")
     folder = str(tmp_path / "hf")
     assert problems(folder) == [
-        f"tokenizer: {folder} holds no tokenizer.json, so a tokenizer has to be given"
+        f"tokenizer: {folder} has no tokenizer.json, so a tokenizer must be given"
     ]
     assert problems(folder, "tokenizer=bytes") == []
     byte_level(tmp_path / "hf")
@@ -158,11 +158,11 @@ def test_a_family_that_transformers_alone_knows(tmp_path: Path) -> None:
     # What only Setpoint's own models have is none of this model's.
     for flag in ("model.dim=12", "model=transformer"):
         (said,) = problems(tmp_path, "tokenizer=bytes", flag)
-        assert "has model_type 'qwen3_next', and the transformer lacks" in said
+        assert "has the unsupported model_type 'qwen3_next', which needs" in said
     keys["architectures"] = ["Qwen3NextForSequenceClassification"]
     (tmp_path / "config.json").write_text(json.dumps(keys))
     (said,) = problems(tmp_path, "tokenizer=bytes")
-    assert "has model_type" in said
+    assert "has the unsupported model_type" in said
 
 
 def test_a_vocabulary_that_does_not_fit(tmp_path: Path) -> None:

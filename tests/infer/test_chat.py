@@ -192,7 +192,7 @@ def test_stop_tokens_by_id_and_by_text(chat: Trained) -> None:
             ("stop token", "<|im_end|>") if stop else ("length", None)
         )
     said = problem(chat.run, generation=asking("a", stop=("<|im_end|>\n",)))
-    assert "never matches: the control token <|im_end|> stands for no text" in said
+    assert "never matches: the control token <|im_end|> is not text" in said
     said = problem(chat.run, generation=asking("a", stop_tokens=("<|im_edn|>", 9999)))
     assert "generation.stop_tokens.0" in said and "Valid: <|im_end|>" in said
     assert "no token 9999" in said and "generation.stop_tokens.1" in said

@@ -41,11 +41,11 @@ def test_what_of_the_ranks_of_training_is_refused() -> None:
     assert set(GIVEN) == set(OF_TRAINING)
     for path, value in GIVEN.items():
         text = refused("evaluation.sequences=1", f"{path}={value}")
-        assert path in text and "it concerns only training" in text
+        assert path in text and "it applies only to training" in text
     prompts = ('generation.prompts=["a"]', "parallel.tensor=2")
     assert "rows may have any length" in refused(*prompts, "parallel.sequence_parallel=true")
     assert "grow token by token" in refused(*prompts, "parallel.ring=2")
-    assert "nothing goes through the model" in refused("export.path=hf", "parallel.step_timeout=9")
+    assert "no task runs the model" in refused("export.path=hf", "parallel.step_timeout=9")
 
 
 def test_how_long_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,6 +67,6 @@ def test_the_batch_of_all_ranks() -> None:
     batch = compose(Inference, flags=[*flags, "batch.global_size=12"]).resolve().batch
     assert (batch.global_size, batch.micro_size) == (12, 3)
     text = refused(*flags[1:], "batch.global_size=6")
-    assert "do not fall into 4 equal parts" in text and "Valid: 4, 8" in text
+    assert "cannot be divided into 4 equal parts" in text and "Valid: 4, 8" in text
     text = refused(*flags[1:], "batch.global_size=8", "batch.micro_size=4")
     assert "8 sequences are not 4 (micro) * 4 (copies of the model)" in text

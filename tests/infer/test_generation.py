@@ -200,7 +200,7 @@ def test_what_is_excluded_is_never_drawn():
 def test_what_is_not_a_number_is_refused(temperature):
     logits = torch.zeros(2, 5)
     logits[1, 3] = float("nan")
-    with pytest.raises(RunError, match="logits that are not numbers"):
+    with pytest.raises(RunError, match="the logits of the model are NaN"):
         sample(logits, Sampling(temperature=temperature))
 
 

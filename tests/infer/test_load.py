@@ -66,14 +66,14 @@ def test_a_damaged_checkpoint_is_named_with_others(
     shutil.copytree(trained[1], copy)
     path = copy / "checkpoints" / "step-00000120" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    words = r"model\.safetensors.*; step-00000040 or step-00000080 can be taken instead"
+    words = r"model\.safetensors.*; step-00000040 or step-00000080 can be used instead"
     with pytest.raises(RunError, match=words):
         opened(copy, checkpoint="latest")
     # Others are looked at before they are named.
     (copy / "checkpoints" / "step-00000080" / "model.safetensors").write_bytes(b"x")
     with pytest.raises(RunError) as caught:
         opened(copy, checkpoint="latest")
-    assert "step-00000040 can be taken instead" in str(caught.value)
+    assert "step-00000040 can be used instead" in str(caught.value)
     assert "step-00000080" not in str(caught.value)
 
 
@@ -130,7 +130,7 @@ def found_config(folder: Path, name: str) -> Any:
 
 def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     folder = byte_level(save_pretrained(small_model(vocab_size=100), tmp_path / "hf"))
-    with pytest.raises(SetpointError, match="it has 294 tokens, and the model in .* has 100"):
+    with pytest.raises(SetpointError, match="it has 294 tokens, but the model in .* has 100"):
         opened(folder)
 
 

@@ -80,13 +80,13 @@ def test_an_absolute_folder_needs_no_output(trained: tuple[Job, Path], tmp_path:
 
 
 def test_a_short_job_says_what_is_missing(trained: tuple[Job, Path], tmp_path: Path) -> None:
-    for active, said in ((7, "when 0 of 1 cycles were whole"), (2, None)):
+    for active, said in ((7, "when 0 of 1 cycles were complete"), (2, None)):
         out = tmp_path / str(active)
         job = job_of(trained[1], out, *JUDGE, *PROFILE, f"profiling.active={active}")
         profiles = infer(job).profiles
         assert profiles is not None
         words = "\n".join(profiles.format_lines())
-        assert (f"over after 3 passes through the model, {said}" in words) == (said is not None)
+        assert (f"ended after 3 forward passes, {said}" in words) == (said is not None)
         assert ("profiling: " in words) == (said is not None)
 
 
@@ -151,10 +151,10 @@ def test_a_period_in_minutes(
     ("flags", "said"),
     [
         ((*JUDGE, "profiling.active=1"), "none is given"),
-        (("export.path={out}", "resilience.gc.every=9 steps"), "nothing goes through the model"),
+        (("export.path={out}", "resilience.gc.every=9 steps"), "no task runs the model"),
         ((*JUDGE, *PROFILE, "profiling.ranks=[0, 1]"), "there is no rank 1 among 1"),
         ((*JUDGE, *PROFILE, "profiling.snapshot=true", "parallel.device=cpu"), "the device is cpu"),
-        ((*JUDGE, "resilience.gc.every=1 epochs"), "counts what only training does"),
+        ((*JUDGE, "resilience.gc.every=1 epochs"), "is counted in units of training"),
     ],
 )
 def test_what_is_refused(

@@ -47,7 +47,7 @@ def test_rows_of_training_are_asked_for_their_answer(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "text", "words"),
     [
-        ("a.txt", "\n \n", "holds no prompt"),
+        ("a.txt", "\n \n", "contains no prompts"),
         ("a.txt", b"caf\xe9", "is not UTF-8"),
         ("a.jsonl", '{"prompt": "a"}\n{', "a.jsonl:2: this is not JSON"),
         ("a.jsonl", '{"text": "a"}', "a.jsonl:1: a string under 'prompt' or a conversation under"),

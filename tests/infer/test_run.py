@@ -56,13 +56,13 @@ def test_places_for_results(trained: tuple[Job, Path], tmp_path: Path) -> None:
     (out / "results.json").unlink()
     infer(job_of(trained[1], output=out))
     before = folder_of(out)
-    with pytest.raises(SetpointError, match="holds the record of another job"):
+    with pytest.raises(SetpointError, match="contains the record of another job"):
         infer(job_of(trained[1], output=out, seed=None or 0, evaluation=EvaluationTask()))
     assert folder_of(out) == before
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes").write_text("mine")
-    with pytest.raises(SetpointError, match="holds notes, which are not results"):
+    with pytest.raises(SetpointError, match="contains notes, which are not results"):
         infer(job_of(trained[1], output=other))
     with pytest.raises(SetpointError, match="notes is a file"):
         require_place(other / "notes", complete(job_of(trained[1])))
@@ -75,7 +75,7 @@ def test_a_disk_that_refuses(trained: tuple[Job, Path], tmp_path: Path) -> None:
 
 
 def test_a_job_without_a_task(trained: tuple[Job, Path]) -> None:
-    with pytest.raises(ConfigError, match="there is no task, so nothing would be done"):
+    with pytest.raises(ConfigError, match="there is no task"):
         infer(inference(trained[1]))
 
 

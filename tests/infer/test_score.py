@@ -114,7 +114,7 @@ def test_perplexity_is_not_capped_and_nonsense_is_refused(loaded: LoadedModel) -
     )
     assert high.perplexity == pytest.approx(math.exp(100))
     for size in (1000.0, math.nan):
-        with pytest.raises(RunError, match="which has no perplexity"):
+        with pytest.raises(RunError, match="so there is no perplexity"):
             score(
                 replace(loaded, runner=ModelRunner(Wrong(size))),
                 corpus,

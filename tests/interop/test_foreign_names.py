@@ -221,7 +221,7 @@ def test_a_likely_name_does_not_win_over_what_is_meant(tmp_path: Path) -> None:
     assert hint("--optimizer=adamw_torch", path="optimizer.type") == "Setpoint calls it adamw."
     several = hint("--optimizer=adamw,sgd", path="optimizer.type")
     assert several.endswith("points of a sweep: --optimizer adamw,sgd, with `setpoint sweep`.")
-    assert "in 8 bits" in hint("--optimizer=adamw_bnb_8bit", path="optimizer.type")
+    assert "8-bit" in hint("--optimizer=adamw_bnb_8bit", path="optimizer.type")
     file = tmp_path / "job.json"
     file.write_text('{"checkpointer": {"files": []}, "setpiont": 1}')
     problems = compose(Job, tiny(), files=[file]).problems

@@ -57,7 +57,7 @@ class Vector:
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (Mean, "for twice the same token, where a sum over tokens gives"),
+        (Mean, "for the same token twice, but a sum over tokens would give"),
         (CountsAll, "a token and one whose target is -100"),
         (Vector, "must return a scalar tensor"),
         (torch.nn.Identity, "cannot be called with"),

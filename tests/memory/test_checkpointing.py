@@ -178,7 +178,7 @@ class Odd(nn.Module):
 
 
 def test_a_model_without_layers_or_parts_is_refused() -> None:
-    with pytest.raises(SetpointError, match="no layers that repeat"):
+    with pytest.raises(SetpointError, match="no repeated layers"):
         resolve(Full()).build(layers=layers_of(nn.Linear(4, 4)))
     model = nn.ModuleDict({"blocks": nn.ModuleList([Odd(), Odd()])})
     with pytest.raises(SetpointError, match="blocks.0, a Odd, has no attention.*it has mixer"):

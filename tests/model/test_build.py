@@ -176,8 +176,8 @@ def test_trying_it_draws_no_random_numbers_and_does_not_train():
             r"broken-of-a-test \(.*\) cannot be built: KeyError: \['vocab_size'\] \(",
         ),
         (Argued.Config(), r"cannot be called with \(B, S\) int64 tokens: TypeError: .*mask"),
-        (Headless.Config(), r"supports_head = True and cannot be called with a head.*: TypeError"),
-        (Handing.Config(), r"supports_head = True and gives a Tensor .*must give an Outcome"),
+        (Headless.Config(), r"supports_head = True but cannot be called with a head.*: TypeError"),
+        (Handing.Config(), r"supports_head = True but returns a Tensor .*must return an Outcome"),
         (Nothing.Config(), r"makes a Nothing, not a torch module"),
     ],
 )

@@ -220,7 +220,7 @@ def test_a_balance_loss_without_effect_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reentrant = "memory.activation_checkpointing={type=full, reentrant=true}"
-    with pytest.raises(SetpointError, match="the balance loss has no gradient, as reentrant"):
+    with pytest.raises(SetpointError, match="the balance loss has no gradient, because reentrant"):
         train(job(tmp_path, *MIXTRAL, reentrant))
     monkeypatch.setattr("setpoint.model.huggingface.language_model.COEFFICIENTS", ())
     with pytest.raises(SetpointError, match="MixtralForCausalLM has none with a weight"):
@@ -238,7 +238,7 @@ def test_a_run_goes_on_without_its_config_json(
     words = ["train", str(run), "--duration", "6 steps", "--tracking.progress", "lines"]
     assert main([*words, "--dry-run"]) == 0
     assert main(words) == 0
-    line = f"no config.json lies at {folder}; the one kept in {run}/checkpoints/step-00000004"
+    line = f"there is no config.json in {folder}; using the copy in {run}/checkpoints/step-00000004"
     assert capsys.readouterr().out.count(line) == 2
     assert_same_run(run, whole)
     # Where no checkpoint keeps it, the field is named that says where it was.
@@ -306,7 +306,7 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
 
     with monkeypatch.context() as patch:
         patch.setattr(model_files, "dense_tensors", shortened)
-        with pytest.raises(RunError, match=f"{file} is damaged: it was cut short while it was"):
+        with pytest.raises(RunError, match=f"{file} is damaged: it was truncated while it was"):
             build_components(job(tmp_path, f"model.pretrained={folder}"))
     del made
     file.write_bytes(whole)
@@ -425,5 +425,5 @@ def test_attention_that_computes_something_else_is_not_taken(
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", capped)
     flags = ("model.config=llama", f"model.overrides={{{SMALL}, {HEADS}}}")
     assert build_components(job(tmp_path, *flags)).model.attention == "sdpa"
-    with pytest.raises(Unfit, match="or gives other results with it"):
+    with pytest.raises(Unfit, match="or gives different results with it"):
         build_components(job(tmp_path, *flags, "model.attention_backend=setpoint"))

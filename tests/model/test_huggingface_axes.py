@@ -69,7 +69,7 @@ def test_four_ranks_combine_axes() -> None:
         ("qwen3_next", "ulysses=2", "ulysses", "layers of linear_attention", ("1",)),
         ("gpt_oss", "ring=2", "ring", "attention sinks", ("1",)),
         ("phi", "pipeline=2", "pipeline", "has a bias", ("1",)),
-        ("phi", "pipeline=6", "pipeline", "6 stages are more than the 4 parts of Phi", ("1",)),
+        ("phi", "pipeline=6", "pipeline", "6 stages exceed the 4 parts of Phi", ("1",)),
         ("mixtral", "tensor=4", "tensor", "the 2 key-value heads of", ("2", "1")),
         ("mixtral", "shard=3,expert=3", "expert", "the 4 experts", ("1",)),
         ("gpt_oss+lora", "tensor=2,expert_tensor=2", "expert_tensor", "have adapters", ("1",)),

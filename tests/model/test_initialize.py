@@ -151,8 +151,8 @@ class Partly(nn.Module):
     ("rules", "words"),
     [
         ({"a": NormalInit(1.0)}, r"no module defines how to initialize: b$"),
-        ({"a": NormalInit(1.0), "b": ConstantInit(2.0), "c": NormalInit(1.0)}, r"not there: c$"),
-        ({"a": NormalInit(1.0), "b": 0.02}, r"gives 0.02 for b; it must give a rule"),
+        ({"a": NormalInit(1.0), "b": ConstantInit(2.0), "c": NormalInit(1.0)}, r"do not exist: c$"),
+        ({"a": NormalInit(1.0), "b": 0.02}, r"returns 0.02 for b; it must return a rule"),
     ],
 )
 def test_parameters_and_rules_must_fit(rules: dict[str, Any], words: str):

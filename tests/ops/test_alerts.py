@@ -99,7 +99,7 @@ def test_a_webhook_gets_what_happens(tmp_path: Path, server: Server) -> None:
         "small-1234: spike at 4, nan: step 4 was skipped: loss 9.5, gradient norm 2.0 {other}",
         "small-1234: non_finite at 5, nan: step 5 rolled back to step 2: loss 1.0, gradient norm "
         "2.0 {other}",
-        "small-1234: finished at 9, nan: the duration is over {other}",
+        "small-1234: finished at 9, nan: the duration ended {other}",
     ]
     assert server.got[0][0]["Authorization"] == "planted-secret-of-a-header"
     plain, lines = opened(tmp_path, hook(events=("finished",)))
@@ -112,7 +112,7 @@ def test_a_webhook_gets_what_happens(tmp_path: Path, server: Server) -> None:
     assert whole | {"time": "", "host": ""} == {
         "event": "finished", "run": "small-1234", "fingerprint": "12345678", "time": "",
         "directory": str(tmp_path), "host": "", "step": 9, "loss": "nan",
-        "message": "the duration is over",
+        "message": "the duration ended",
     }  # fmt: skip
 
 
@@ -133,7 +133,7 @@ def test_a_server_that_hangs_or_dies_stops_nothing(
     with refusing:
         refusing.on_event("end", {"step": 9, "status": 75, "reason": "SIGTERM"})
     assert said == [
-        "tracking.alerts.0 (webhook) could not be sent: the server answers 404 Not Found; "
+        "tracking.alerts.0 (webhook) could not be sent: the server responded with 404 Not Found; "
         "training goes on"
     ]
     other.shutdown()
@@ -233,7 +233,7 @@ def test_a_run_that_fails_while_it_starts_is_told_of(
     train(job)
     assert [(each["event"], each["message"]) for _, each in server.got] == [
         ("failed", "the disk is gone"), ("failed", "the disk is gone"),
-        ("finished", "the duration is over"),
+        ("finished", "the duration ended"),
     ]  # fmt: skip
     for path in (tmp_path / "runs").rglob("*.json*"):
         # The environment's record has the difference of the code, such as this file's.

@@ -127,7 +127,7 @@ def test_damage_at_the_url_and_here_is_passed_over(
 
 def test_a_run_that_must_not_resume(stopped: Path, tmp_path: Path) -> None:
     folder = moved(stopped, tmp_path)
-    with pytest.raises(SetpointError, match=r"resume = never, but file://.* holds checkpoints"):
+    with pytest.raises(SetpointError, match=r"resume = never, but file://.* has checkpoints"):
         train(small_job(folder, *FLAGS, remote(folder), "checkpoint.resume=never"))
     assert not (folder / "runs").exists()
 
@@ -222,7 +222,9 @@ def test_a_service_that_does_not_answer_at_the_start(
 
     with monkeypatch.context() as outage:
         outage.setattr(RemoteRun, "steps", out)
-        with pytest.raises(RemoteError, match="Whether the run was trained elsewhere is not known"):
+        with pytest.raises(
+            RemoteError, match="It is unknown whether the run was trained elsewhere"
+        ):
             train(job)
         assert not (folder / "runs").exists()
     shutil.copytree(stopped / "runs", folder / "runs")

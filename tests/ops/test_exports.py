@@ -71,7 +71,7 @@ def test_an_export_that_fails_says_so_when_the_run_is_trained(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     job = small_job(tmp_path, "checkpoint.export={}", "duration=2 steps", "evaluation=null")
-    with pytest.raises(RunError, match="step-00000002 is saved, and cannot be exported: .* status"):
+    with pytest.raises(RunError, match="step-00000002 was saved but cannot be exported: .* status"):
         train(job)
     program = tmp_path / "fails"
     program.write_text("#!/bin/sh\necho 'a warning of a library\nerror: no\nValid: yes'\nexit 1\n")
@@ -96,7 +96,7 @@ def test_a_checkpoint_that_cannot_be_copied_for_its_export_is_saved(
     job = small_job(
         tmp_path, *flags, "duration=2 steps", "evaluation=null", f"checkpoint.mode={mode}"
     )
-    with pytest.raises(RunError, match="step-00000001 is saved, and cannot be exported: .*space"):
+    with pytest.raises(RunError, match="step-00000001 was saved but cannot be exported: .*space"):
         train(job)
     (run,) = (tmp_path / "runs").iterdir()
     assert [row["step"] for row in events(run, "save")] == [1, 2]

@@ -77,7 +77,8 @@ def test_a_stretch_that_waits_is_warned_of_once_and_recorded_each_time() -> None
     ]
     assert steps.heard.notes == [
         f"step {1 + STEPS}: 25% of the last {STEPS} steps were spent waiting for data; "
-        "making a micro-batch takes 250 ms and computing it 750 ms: raise data.loader.workers from "
+        "building a micro-batch takes 250 ms and computing it 750 ms: raise data.loader.workers "
+        "from "
         "0 to 1"
     ]
 
@@ -87,11 +88,11 @@ def test_a_stretch_that_waits_is_warned_of_once_and_recorded_each_time() -> None
     [
         # (seconds of a step, of waiting, of making, of planning)
         (2, (1.0, 0.4, 1.5, 0.0), "computing it 600 ms: raise data.loader.workers from 2 to 3"),
-        (2, (1.0, 0.1, 0.5, 0.0), "500 ms, at times more: raise data.loader.prefetch from 2"),
+        (2, (1.0, 0.1, 0.5, 0.0), "500 ms, sometimes more: raise data.loader.prefetch from 2"),
         (2, (1.0, 0.9, 0.95, 0.0), "workers from 2 to 10 (there are 4 cores: more help only"),
         (0, (0.5, 0.03, 5e-4, 0.0), "0.5 ms, less than taking it from a worker would: raise batch"),
         (1, (0.5, 0.03, 5e-3, 0.0), "5 ms, less than taking it from a worker: set data.loader.w"),
-        (0, (1.0, 0.5, 0.1, 0.4), "0.4 s of each micro-batch went into finding its rows"),
+        (0, (1.0, 0.5, 0.1, 0.4), "0.4 s of each micro-batch went into selecting its rows"),
     ],
 )
 def test_the_advice_is_by_what_was_measured(

@@ -136,7 +136,7 @@ def test_any_edit_of_a_sealed_record_is_found(tmp_path: Path, seed: int) -> None
     manifest = record.path / f"checkpoints/step-{step:08d}" / MANIFEST
     manifest.write_bytes(Manifest(step, 0.5, {}).render())
     (problem,) = verify_chain(record.path).problems
-    assert "its manifest is not the one that was sealed" in problem
+    assert "its manifest differs from the sealed one" in problem
 
 
 @pytest.fixture
@@ -162,8 +162,7 @@ def rewritten(record: Record, change: Callable[[list[str]], list[str]]) -> Seal:
     [
         (
             lambda x: [x[0], x[1].replace("0.5", "0.4"), *x[2:]],
-            "metrics.jsonl:2: the row (train, step 2) was changed: it is not the one that was "
-            "sealed",
+            "metrics.jsonl:2: the row (train, step 2) was changed: it differs from the sealed one",
         ),
         (
             lambda x: [x[0], *x[2:]],
@@ -175,8 +174,7 @@ def rewritten(record: Record, change: Callable[[list[str]], list[str]]) -> Seal:
         ),
         (
             lambda x: [x[0], x[2], x[1], *x[3:]],
-            "metrics.jsonl:2 to 3: rows were moved: they are in another order than they were "
-            "sealed in",
+            "metrics.jsonl:2 to 3: rows were moved: their order differs from the sealed order",
         ),
         (lambda x: x[:3], "metrics.jsonl:4: 2 rows that were sealed are missing, at the end"),
         (
@@ -228,7 +226,7 @@ def test_the_event_is_named(record: Record) -> None:
     assert found.notes == ["not sealed: an event after the last link"]
     record.log.write_text(record.log.read_text().replace("save", "skip", 1))
     assert verify_chain(record.path).problems == [
-        "events.jsonl:1: the event (skip, step 7) was changed: it is not the one that was sealed"
+        "events.jsonl:1: the event (skip, step 7) was changed: it differs from the sealed one"
     ]
     record.log.unlink()
     assert verify_chain(record.path).problems == [
@@ -244,7 +242,7 @@ def test_rows_that_are_gone_when_a_session_begins_are_not_taken_for_dropped_ones
     record.chain.cut(record.metrics.stat().st_size)
     record.chain.open(step=5, fingerprint="f")
     (problem,) = verify_chain(record.path).problems
-    assert "1 rows that were sealed were not there any more when a session began" in problem
+    assert "1 rows that were sealed were missing when a session started" in problem
 
 
 def test_a_hostile_chain_takes_no_memory(record: Record) -> None:

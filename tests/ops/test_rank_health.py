@@ -36,7 +36,7 @@ def test_a_file_that_cannot_be_written_is_said_once(tmp_path: Path) -> None:
     lines: list[str] = []
     with SystemSampler(0.01, tmp_path / "no" / "x.jsonl", tmp_path, None, lines.append) as sampler:
         sampler._periodic._thread.join()
-    assert len(lines) == 1 and "no more samples are taken" in lines[0]
+    assert len(lines) == 1 and "sampling stopped" in lines[0]
 
 
 def test_a_new_problem_of_a_gpu_is_reported_once() -> None:
@@ -45,8 +45,8 @@ def test_a_new_problem_of_a_gpu_is_reported_once() -> None:
         assert health.new_problems() == []
         gpu.degrees, gpu.reasons, gpu.uncorrected, gpu.xids = 93, 0x44, 2, [79, 48]
         assert health.new_problems() == [
-            "its temperature is 93 C, and 90 C is hot",
-            "its clocks are slowed down as it is too hot",  # a cap of the power is a setting
+            "its temperature is 93 C, and the limit is 90 C",
+            "its clocks are slowed down because it is too hot",  # a cap of the power is a setting
             "2 memory errors since the last reset that ECC could not correct",
             "the driver reports Xid 79",
             "the driver reports Xid 48",
@@ -56,10 +56,10 @@ def test_a_new_problem_of_a_gpu_is_reported_once() -> None:
         gpu.degrees, gpu.reasons, gpu.uncorrected, gpu.remapped = 50, 0, 3, (0, 1, 1, 0)
         assert health.new_problems() == [
             "3 memory errors since the last reset that ECC could not correct",
-            "rows of its memory wait to be remapped, which a reset does",
+            "rows of its memory are waiting to be remapped by a reset",
         ]
         gpu.degrees, gpu.uncorrected, gpu.remapped = 90, None, (0, 0, 0, 0)  # no ECC any more
-        assert health.new_problems() == ["its temperature is 90 C, and 90 C is hot"]
+        assert health.new_problems() == ["its temperature is 90 C, and the limit is 90 C"]
         health.close()
         assert gpu.calls == ["init", "free", "shutdown"]
 

@@ -230,7 +230,7 @@ def test_what_arrives_short_is_no_checkpoint(tmp_path: Path) -> None:
     save(tmp_path, 1)
     run = RemoteRun(URL)
     Faulty.cuts = True
-    with pytest.raises(OSError, match=r"has not arrived as it was sent"):
+    with pytest.raises(OSError, match=r"differs from what was uploaded"):
         send(run, tmp_path, 1)
     assert wholes(run) == []
     Faulty.cuts = False
@@ -245,7 +245,7 @@ def test_a_file_that_was_changed_on_the_disk_is_not_sent(tmp_path: Path) -> None
     content[-1] ^= 1
     file.write_bytes(content)
     run = RemoteRun(URL)
-    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors is not what was saved"):
+    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors differs from what was saved"):
         send(run, tmp_path, 1)
     assert wholes(run) == []
 
@@ -401,8 +401,8 @@ def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Pa
 
 def test_a_service_that_never_answers(tmp_path: Path) -> None:
     Faulty.is_out = True
-    with pytest.raises(RemoteError, match="credentials come from the environment"):
+    with pytest.raises(RemoteError, match="credentials are read from the environment"):
         fetched(URL, tmp_path)
     Faulty.is_out = False
-    with pytest.raises(SetpointError, match="there is no whole checkpoint at faulty://"):
+    with pytest.raises(SetpointError, match="there is no complete checkpoint at faulty://"):
         fetched(URL, tmp_path)

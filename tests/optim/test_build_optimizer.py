@@ -79,7 +79,7 @@ def test_somebodys_own() -> None:
 @pytest.mark.parametrize(
     ("config", "words"),
     [
-        (Unpacking.Config(), "cannot be built over groups of parameters, as PyTorch has them: "),
+        (Unpacking.Config(), "cannot be built from PyTorch parameter groups: "),
         (Other.Config(), "is a Other; it must be a torch.optim.Optimizer"),
     ],
 )

@@ -137,7 +137,7 @@ def test_a_group_that_others_leave_nothing_to():
     (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "groups.2.pattern"
     words = (
-        "gets nothing: groups before it take all that it matches, 2 of 8 parameters that are "
+        "has no effect: earlier groups match everything it matches, 2 of 8 parameters that are "
         "trained"
     )
     assert problem.message == words
@@ -199,14 +199,15 @@ def test_muon_needs_a_matrix() -> None:
     (problem,) = grouping_problems(config, MODEL)
     assert problem.path == "adamw_patterns"
     assert problem.message == (
-        "leaves Muon no parameters: 2 of 8 trained parameters are of kind matrix, and AdamW trains "
+        "leaves no parameters for Muon: 2 of 8 trained parameters are of kind matrix, and AdamW "
+        "trains "
         "all of these"
     )
     assert not list(grouping_problems(resolve(MuonConfig(adamw_patterns=(r"layers\.1",))), MODEL))
     (problem,) = grouping_problems(resolve(MuonConfig()), MODEL[:2])
     assert "none of 2 trained parameters is of kind" in problem.message
     with pytest.raises(
-        SetpointError, match=r"optimizer\.adamw_patterns = .* leaves Muon no parameters"
+        SetpointError, match=r"optimizer\.adamw_patterns = .* leaves no parameters for Muon"
     ):
         gather(config, MODEL)
 
@@ -272,5 +273,5 @@ class Slow(nn.Linear):
 def test_rates_that_a_model_says_itself():
     assert multipliers_of(nn.Linear(2, 2)) == {}
     assert multipliers_of(Slow({"bias": 0.5})) == {"bias": 0.5}
-    with pytest.raises(SetpointError, match=r"not there: wait"):
+    with pytest.raises(SetpointError, match=r"do not exist: wait"):
         multipliers_of(Slow({"wait": 0.5}))

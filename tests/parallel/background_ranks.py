@@ -123,7 +123,7 @@ def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) 
         assert not store.close()
         place = folder / name
         assert error == (
-            f"rank 1: the checkpoint of step 1 could not be saved in {place}: there is too little "
+            f"rank 1: the checkpoint of step 1 could not be saved in {place}: there is not enough "
             f"host memory for its copy, which needs 0.0 MB on this rank; there was none before it. "
             f"What helps: checkpoint.mode = sync, which copies one tensor at a time"
         ), error

@@ -46,7 +46,7 @@ def one_rank(rank: int, size: int, port: int, job: Job, dies: int | None) -> Non
     try:
         running.train(job)
     except SetpointError as error:
-        assert "has lost the others" in str(error), error
+        assert "lost its connection to the others" in str(error), error
 
 
 def run_ranks(folder: Path, name: str, steps: int, size: int, dies: int | None) -> None:

@@ -153,8 +153,8 @@ class Session:
             if code and rank != self.victim and code != -signal.SIGKILL:
                 assert was_killed and code == 1, (self.folder / f"output-{rank}.txt").read_text()
                 text = said.read_text()
-                assert f"rank {rank}" in text and ("has lost the others" in text
-                    or "has not met the others" in text), text  # fmt: skip
+                assert f"rank {rank}" in text and ("lost its connection to the others" in text
+                    or "did not connect to the others" in text), text  # fmt: skip
             said.unlink(missing_ok=True)
         return was_killed
 

@@ -129,7 +129,7 @@ def theirs(kind: str, tied: bool, **changes: Any) -> nn.Module:
 
 def what_cannot_be_divided_is_refused(mesh: DeviceMesh) -> None:
     for model, said in (
-        (nn.Linear(2, 2), "a Linear does not say how it is divided"),
+        (nn.Linear(2, 2), "a Linear does not define how it is divided"),
         (Own({"table": "row_wise"}), "'row_wise' for table. Did you mean row?"),
         (Own({"tables": "column"}), "names tables, and no module is called so"),
         (Own({"out": "column"}), f"the {VOCAB} outputs of out cannot be divided"),

@@ -63,7 +63,7 @@ def test_a_range_of_machines_that_the_batch_cannot_follow_is_refused(
     shown = capsys.readouterr().err
     assert said in shown
     if nodes == "1:4":
-        assert "Valid: 9, 6\nIt can with 1, 2, 4 of them." in shown
+        assert "Valid: 9, 6\nIt could with 1, 2, 4 of them." in shown
 
 
 @pytest.mark.slow

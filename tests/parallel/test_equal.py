@@ -125,7 +125,7 @@ def test_experts_of_several_ranks_on_one_rank_say_how_to_start_them(tmp_path: Pa
         small_job(tmp_path, "model.moe.experts=6", "parallel.expert=2")
     (problem,) = refused.value.problems
     assert problem.path == "parallel.expert"
-    assert problem.hint.startswith("Start as many ranks: --nproc 2;")
+    assert problem.hint.startswith("Start that many ranks: --nproc 2;")
 
 
 def test_two_ranks_divide_an_evaluation(run_module: Callable[[str], None]) -> None:

@@ -55,7 +55,7 @@ def test_inner_units_come_first() -> None:
             "an expert weight that is divided among ranks",
         ),
         (("parallel.shard=1", "parallel.sharding.layers_per_unit=2"), "no weights are sharded"),
-        (("parallel.bucket_size=2",), "FSDP2 sums the gradients of each unit by itself"),
+        (("parallel.bucket_size=2",), "FSDP2 reduces the gradients of each unit separately"),
     ],
 )
 def test_refused(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:

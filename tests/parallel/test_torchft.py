@@ -139,12 +139,12 @@ PIPELINE = (
     [
         (("batch.micro_size=4",), "2 replica groups do not divide the 1 micro-batches"),
         (("seed=null",), "each replica group would draw a different seed"),
-        (("parallel.torchft.replica_id=2",), "2 is not a number of 2 groups"),
-        (("parallel.torchft.min_replica_size=3",), "3 groups are more than there are, 2"),
+        (("parallel.torchft.replica_id=2",), "2 is not a valid index: there are 2 groups"),
+        (("parallel.torchft.min_replica_size=3",), "3 groups exceed the 2 that exist"),
         (PIPELINE, "stages gather theirs"),
         (
             ("parallel.torchft.process_group=nccl", "parallel.device=cpu"),
-            "nccl runs on GPUs, and the device is cpu",
+            "nccl runs only on GPUs, but the device is cpu",
         ),
         (
             ("resilience.non_finite=rollback", "checkpoint.at_start=true"),

@@ -74,7 +74,7 @@ def one_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         ("WORLD_SIZE", "RANK = 0 without WORLD_SIZE"),
         ("LOCAL_RANK=2", "LOCAL_RANK = '2'.\nValid: an integer from 0 to 1, below WORLD_SIZE"),
         ("LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE = '3'"),
-        ("MASTER_ADDR", "MASTER_ADDR is not set, and WORLD_SIZE = 2"),
+        ("MASTER_ADDR", "MASTER_ADDR is not set, but WORLD_SIZE = 2"),
         ("MASTER_PORT=http", "MASTER_PORT = 'http'.\nValid: an integer from 1 to 65535"),
     ],
 )
@@ -107,8 +107,11 @@ def test_a_port_in_use_is_named() -> None:
     with pytest.raises(RunError) as caught, joined(resolve(Parallel(device="cpu"))):
         raise AssertionError("nobody listens here")
     said = str(caught.value)
-    assert f"rank 0 of 2 has not met the others (MASTER_ADDR=localhost MASTER_PORT={port})" in said
-    assert "listens at this port: choose another MASTER_PORT" in said
+    assert (
+        f"rank 0 of 2 did not connect to the others (MASTER_ADDR=localhost MASTER_PORT={port})"
+        in said
+    )
+    assert "is listening on this port: choose another MASTER_PORT" in said
 
 
 def ranks_in(folder: Path, count: int) -> LocalRanks:
@@ -140,7 +143,7 @@ def test_a_rank_that_does_not_come_may_come_after_a_restart(
         raise AssertionError("nobody comes")
     assert is_said_elsewhere(caught.value)
     killed = ProcessFailure(local_rank=1, pid=1, exitcode=-signal.SIGKILL, error_file="")
-    said = "no answer from rank 1: rank 0 of 2 has not met the others (MASTER_ADDR=localhost"
+    said = "no answer from rank 1: rank 0 of 2 did not connect to the others (MASTER_ADDR=localhost"
     for failures in ({1: killed}, {}):  # as at the end, and before a restart
         with pytest.raises(RankFailed) as failed:
             ranks.status(failures)
@@ -183,10 +186,10 @@ def test_another_number_of_ranks_than_the_launcher_has_started_is_refused(tmp_pa
 def test_a_backend_that_the_device_lacks_is_refused() -> None:
     cpu = torch.device("cpu")
     assert backend_of(Parallel(), cpu) == "gloo" == backend_of(Parallel(backend="gloo"), cpu)
-    with pytest.raises(ConfigError, match="nccl runs on GPUs, and the device is cpu"):
+    with pytest.raises(ConfigError, match="nccl runs only on GPUs, but the device is cpu"):
         resolve(Parallel(backend="nccl", device="cpu"))
     (problem,) = verify(resolve(Parallel(backend="nccl")), {"torch"}).problems
-    assert problem.message == "nccl runs on GPUs, and PyTorch sees no GPU on this machine"
+    assert problem.message == "nccl runs only on GPUs, but PyTorch sees no GPU on this machine"
 
 
 def test_a_disk_that_fails_costs_the_file_of_stacks_alone(tmp_path: Path) -> None:
@@ -219,7 +222,7 @@ def test_a_rank_that_fails_leaves_its_traceback_to_launcher_and_main_rank(
         leave(1, "rank 1: ValueError: the fault", more=facts_of(error))
     assert has_left_error() and first_failure() is None
     be(monkeypatch, ranks, 0)
-    leave(1, "rank 0 has lost the others", is_lost=True)
+    leave(1, "rank 0 lost its connection to the others", is_lost=True)
     first = first_failure()
     assert first is not None and (first.rank, first.error) == (1, "rank 1: ValueError: the fault")
     assert first.frames.endswith("ValueError: the fault") and __file__ in first.frames

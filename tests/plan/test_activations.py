@@ -80,7 +80,7 @@ def test_what_is_not_in_the_table_is_not_guessed(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.attention_soft_cap=5", "model.attention_dropout=0.1")
     memory = rank_memory(Workload.of(job, 257), Topology.of(job))
     assert memory.unknown == (
-        "the kept activations of this were never measured: attention with rotary positions, eager, "
+        "the saved activations were never measured for: attention with rotary positions, eager, "
         "a soft cap, dropout, weights of 4 bytes computed in 4"
     )
     assert memory.activations == 0

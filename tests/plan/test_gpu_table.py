@@ -80,8 +80,8 @@ def test_an_unknown_machine_is_answered_with_what_is_known() -> None:
     assert str(raised.value) == (
         "--gpu: there is no GPU 'h10'. Did you mean h100?\n"
         "Valid: h100, h200, b200, gb200, a100, a100-40gb, a100-pcie, l40s, rtx4090, v100, mi300x\n"
-        "Others are described in a file, --gpu-file FILE: a table [gpus.h10] with "
-        'like = "h100" and what differs'
+        "Describe other GPUs in a file, --gpu-file FILE: a table [gpus.h10] with "
+        'like = "h100" and the values that differ'
     )
 
 

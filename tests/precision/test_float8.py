@@ -193,7 +193,7 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: object())
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     assert why_not(section(), CPU) == (
-        "recipe = tensorwise needs a GPU of the generation Ada or Hopper or newer, and the device "
+        "recipe = tensorwise needs a GPU of the Ada or Hopper generation or newer, but the device "
         "is cpu"
     )
     assert why_not(section(emulate=True), CPU) is None
@@ -229,10 +229,10 @@ def test_layers_that_do_not_fit_are_named() -> None:
         "skip.1: matches none of the 3 linear layers"
     ]
     assert told(LAYERS, skip=("^output$",)) == [
-        ": multiplies matrices whose sides are a multiple of 16, and layers.0.router.up is 40 x 32"
+        ": requires matrix dimensions that are multiples of 16, but layers.0.router.up is 40 x 32"
     ]
     odd = {"a": (16, 8), "b": (16, 16), "c": (24, 16), "d": (8, 8)}
-    assert told(odd)[0].endswith("and a is 16 x 8; 2 other layers do not fit either")
+    assert told(odd)[0].endswith("but a is 16 x 8; 2 other layers do not fit either")
     assert told({"output": (16, 16)}) == [
         ": finds no linear layer: the model has none that skip does not match"
     ]

@@ -120,7 +120,7 @@ def test_the_thread_takes_requests_while_the_main_one_is_busy(
                 assert time.monotonic() < ends
                 said = capfd.readouterr().err
                 time.sleep(0.01)
-            assert ("answers this one" in said) == answered
+            assert ("covers this request" in said) == answered
             assert stop.saves_now != answered
             stop.answer_save()
 
@@ -227,7 +227,7 @@ STOPPING = "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C
         (
             True, 0.01, "", 143,
             f"{STOPPING}resilience.grace_period = 0.01 s is over and the step has not ended: "
-            "leaving without a checkpoint of it. The newest checkpoint is step-7\n",
+            "exiting without a checkpoint of it. The newest checkpoint is step-7\n",
         ),
         (
             True, 60, "; sleep 0.2; kill -INT {os.getpid()}", 143,

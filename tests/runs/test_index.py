@@ -132,7 +132,7 @@ def test_damage_is_named_and_not_kept(tmp_path: Path) -> None:
         assert (found.facts["step"], found.facts["fingerprint"]) == (7, "")
         assert found.problems == [
             f"{run / LABELS} cannot be read: it is not what `setpoint runs tag` writes; remove it "
-            "to begin with no tags"
+            f"to start with no tags"
         ]
     (run / "metrics.jsonl").write_text("{\n")
     assert len(indexed(tmp_path)[0].problems) == 2

@@ -119,16 +119,16 @@ def test_weights_that_were_exchanged_are_found(run: Path, command: Call) -> None
     status, said, _ = command("verify", run)
     assert status == 1
     assert f"model/{name} differs by 0.0099 of its norm" in said
-    assert "step-00000012: its manifest is not the one that was sealed" in said
+    assert "step-00000012: its manifest differs from the sealed one" in said
 
 
 @pytest.mark.parametrize(
     ("steps", "said"),
     [
-        ("3:8", "no checkpoint of step 3 is kept in RUN, to continue training from.\n"
-                "Valid: 0, 4, 7, 8; 0 is the beginning of the run"),
-        ("8:13", "RUN has no steps 8 to 13: it is recorded up to step 12.\n"
-                 "Valid: first steps 0, 4, 7, 8, and a later one up to 12"),
+        ("3:8", "RUN has no checkpoint of step 3 to continue training from.\n"
+                "Valid: 0, 4, 7, 8; 0 is the start of the run"),
+        ("8:13", "RUN has no steps 8 to 13: its record ends at step 12.\n"
+                 "Valid: a first step of 0, 4, 7, 8, and a later last step up to 12"),
         ("8:8", "RUN has no steps 8 to 8"),
         ("8", "--steps 8 is not a range of steps.\nValid: A:B, such as 100:200"),
     ],
@@ -257,7 +257,7 @@ def test_another_configuration_is_found(run: Path, tmp_path: Path, command: Call
     for name, text in record_files(other).items():
         (run / name).write_text(text)
     status, said, _ = command("runs", "verify", run)
-    wanted = f"no session that was sealed has its fingerprint, {fingerprint(other)}"
+    wanted = f"no sealed session has its fingerprint, {fingerprint(other)}"
     assert status == 1 and f"  config.json: {wanted}\n" in said
     assert wanted in "".join(verify_chain(run).problems)
 
@@ -315,6 +315,6 @@ def test_a_run_of_two_ranks(tmp_path: Path) -> None:
     (run,) = (tmp_path / "runs").iterdir()
     said = setpoint("verify", str(run))
     assert "steps 8 to 12 trained again: 6 rows of metrics and the weights are equal" in said
-    assert "no checksum as a whole" in said and "step-00000012/manifest.json has one" in said
+    assert "no single checksum" in said and "step-00000012/manifest.json has one" in said
     said = setpoint("rerun", str(run))
     assert "steps 0 to 12 trained again: 16 rows of metrics and the weights are equal" in said

@@ -117,7 +117,7 @@ def test_what_is_not_shown_is_said(tmp_path: Path) -> None:
     (run / "metrics.jsonl").write_text(row(1) + "no row\n")
     seen.poll()
     lines = rendered(seen, 100, 40, colour=False).splitlines()
-    assert "lines that are not rows: 1; `setpoint runs verify` names them" in lines
+    assert "lines that are not rows: 1; `setpoint runs verify` lists them" in lines
     assert "no row has train.mean_los. Did you mean train.mean_loss?" in lines
 
 

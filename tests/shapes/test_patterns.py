@@ -27,7 +27,7 @@ def test_a_pattern_is_unmatched_or_shadowed_by_those_before_it() -> None:
     absent, shadowed = untaken("rules", ["layers", "qury", "query"], NAMES, "layers")
     assert absent.message == "matches none of the 4 layers" and absent.hint == "Did you mean query?"
     assert absent.valid == ("layers.0.query", "layers.0.key", "output"), "layers are alike"
-    assert shadowed.message.endswith("all that it matches, 2 of 4 layers")
+    assert shadowed.message.endswith("everything it matches, 2 of 4 layers")
     assert (shadowed.path, shadowed.also) == ("rules.2.pattern", ("rules.0.pattern",))
     assert not list(unmatched("list", ["layers", "query", "("], NAMES, "layers"))
 

@@ -64,8 +64,8 @@ def test_a_failed_point_does_not_stop_the_others(tmp_path: Path) -> None:
     assert [task.exit_status for task in tasks] == [1, -signal.SIGSEGV, 75, 0]
     assert [task.reason for task in tasks] == [
         "the disk is full",
-        "killed by SIGSEGV; nothing saved yet; the same command starts it again",
-        "nothing saved yet; the same command starts it again",
+        "killed by SIGSEGV; nothing saved yet; the same command starts it over",
+        "nothing saved yet; the same command starts it over",
         "",
     ]
     assert launcher.stopped is None

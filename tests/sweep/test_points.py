@@ -76,7 +76,7 @@ def test_duplicates_are_dropped_and_named() -> None:
     assert lines[1] == "seed=01,shown=yes: the same as seed=1,shown=yes"
     assert len(lines) == 4
     lines = [each.describe() for each in sweep("--rule.lr", "1e-4,0.0001,1e-4").duplicates]
-    assert lines == ["lr=0.0001: the same as lr=1e-4", "lr=1e-4: it comes twice"]
+    assert lines == ["lr=0.0001: the same as lr=1e-4", "lr=1e-4: it appears twice"]
 
 
 def test_one_mistake_of_many_values_is_said_once() -> None:

@@ -58,7 +58,11 @@ def test_points_of_earlier_sweeps_stay_as_long_as_their_runs(tmp_path: Path) -> 
 
 def test_two_sweeps_in_one_folder(tmp_path: Path) -> None:
     record = SweepRecord(tmp_path / "sweep", "tiny", [])
-    with pytest.raises(SetpointError, match=r"a sweep is under way here: .* --experiment NAME"):
+    with pytest.raises(
+        SetpointError,
+        match=r"a sweep is already running here: .* --experiment "
+        r"NAME",
+    ):
         SweepRecord(tmp_path / "sweep", "tiny", [])
     record.close()
     SweepRecord(tmp_path / "sweep", "tiny", []).close()
@@ -76,8 +80,8 @@ def test_points_that_are_links_to_other_places_are_refused(tmp_path: Path, name:
     with pytest.raises(SetpointError) as refused:
         SweepRecord(tmp_path / "sweep", "tiny", [])
     assert str(refused.value) == (
-        f"{tmp_path}/sweep/{name} is a link to {away}, and a sweep writes only to its own "
-        "folders.\nValid: a folder in its place; to keep sweeps on another disk, set workspace to "
+        f"{tmp_path}/sweep/{name} is a link to {away}, but a sweep writes only to its own "
+        f"folders.\nValid: a real folder; to keep sweeps on another disk, set workspace to "
         f"a folder there, or link {tmp_path}/sweep as a whole"
     )
     assert not (folder / ".sweep.lock").exists()
@@ -87,7 +91,7 @@ def test_points_that_are_links_to_other_places_are_refused(tmp_path: Path, name:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "sweep").write_text("")
-    with pytest.raises(SetpointError, match="cannot be made"):
+    with pytest.raises(SetpointError, match="cannot be created"):
         SweepRecord(tmp_path / "sweep", "tiny", [])
 
 

@@ -143,7 +143,7 @@ def test_a_long_diff_is_cut_and_says_so(repository: Path, monkeypatch: pytest.Mo
     (repository / "a.py").write_text("two\n")
     record = code_revision(repository)
     assert len(record["diff"]) == 50
-    assert "cut: it has " in record["unread"]["diff"]
+    assert "truncated: it has " in record["unread"]["diff"]
 
 
 def test_without_git_and_with_one_that_hangs(

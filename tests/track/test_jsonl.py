@@ -148,4 +148,4 @@ def test_the_tracker_is_built_from_its_section(tmp_path: Path) -> None:
         short = JsonlTracker(Jsonl(), run_directory=run)
         short.open(5, {"offset": 1000}, notes.append)
         short.close()
-        assert notes == [f"{run.metrics} lacks rows of steps before 5"]
+        assert notes == [f"{run.metrics} has no rows of steps before 5"]

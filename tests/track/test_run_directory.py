@@ -137,8 +137,8 @@ def test_a_folder_that_leads_elsewhere_is_refused_before_anything_is_written(
             with pytest.raises(SetpointError) as refused:
                 take(path)
             assert str(refused.value) == (
-                f"run directory {path}: {name} is a link to {away}, and a run writes only to its "
-                f"own folders.\nValid: a folder in its place; to keep runs on another disk, set "
+                f"run directory {path}: {name} is a link to {away}, but a run writes only to its "
+                f"own folders.\nValid: a real folder; to keep runs on another disk, set "
                 f"workspace to a folder there, or link the whole run directory"
             )
         assert listing(tmp_path) == before and not (path / ".lock").read_text()
@@ -150,7 +150,7 @@ def test_other_directories_are_refused_and_untouched(tmp_path: Path, names: list
     for name in names:
         (tmp_path / name).write_text("mine")
     before = listing(tmp_path)
-    with pytest.raises(SetpointError, match=f"{tmp_path} is not a run directory: it holds "):
+    with pytest.raises(SetpointError, match=f"{tmp_path} is not a run directory: it contains "):
         RunDirectory.create(tmp_path)
     assert listing(tmp_path) == before
 
@@ -159,7 +159,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(SetpointError, match="file is a file; give a directory"):
         RunDirectory.create(tmp_path / "file")
-    with pytest.raises(SetpointError, match="cannot be made: Not a directory"):
+    with pytest.raises(SetpointError, match="cannot be created: Not a directory"):
         RunDirectory.create(tmp_path / "file" / "run")
 
 
@@ -211,7 +211,7 @@ def test_unwritable_places(tmp_path: Path) -> None:
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.splitlines() == [
-            f"run directory {root / 'new'} cannot be made: Permission denied",
+            f"run directory {root / 'new'} cannot be created: Permission denied",
             f"run directory {old} cannot be written: .lock: Permission denied",
             f"run directory {root / 'secret'} cannot be read: Permission denied",
             f"run directory {root / 'secret' / 'run'} cannot be read: Permission denied",
@@ -285,5 +285,5 @@ def test_the_reason_why_none_can_be_made(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(os, "access", lambda *_: False)
     for flag, reason in ((0, "Permission denied"), (os.ST_RDONLY, "Read-only file system")):
         monkeypatch.setattr(os, "statvfs", lambda _, flag=flag: SimpleNamespace(f_flag=flag))
-        with pytest.raises(SetpointError, match=f"cannot be made: .*: {reason}"):
+        with pytest.raises(SetpointError, match=f"cannot be created: .*: {reason}"):
             RunDirectory.check(tmp_path / "run")

@@ -181,9 +181,9 @@ def test_one_that_hangs_holds_nothing_up() -> None:
     # One row is with the tracker, if its thread was fast, and five wait.
     assert tracker.dropped in (14, 15)
     tracker.close()
-    assert lines[0] == "tracker some is slow: 5 rows wait, and further ones are dropped"
+    assert lines[0] == "tracker some is slow: 5 rows are waiting, and further ones are dropped"
     assert lines[1].startswith("tracker some did not receive its rows within 0.2 s: ")
-    assert lines[2] == f"tracker some has lost {tracker.dropped} rows of this session"
+    assert lines[2] == f"tracker some lost {tracker.dropped} rows of this session"
     inner.may_write.set()
 
 
@@ -197,7 +197,7 @@ def test_rows_that_it_refuses_are_counted() -> None:
     assert [each for each in inner.got if isinstance(each, int)] == [4, 7]
     assert lines == [
         "tracker some failed: ConnectionError: no route to host; training goes on",
-        "tracker some has lost 2 rows of this session",
+        "tracker some lost 2 rows of this session",
     ]
 
 

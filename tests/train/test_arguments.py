@@ -153,7 +153,7 @@ def test_conversations_in_memory(tmp_path: Path) -> None:
         ("text", r"data is a str \(one text\)"),
         ({"train": TEXTS}, r"data is a dict \(keys train\)"),
         (5, "data is 5"),
-        ([], "data holds no rows"),
+        ([], "data has no rows"),
         ([b"x"], r"data\[0\] is bytes b'x'"),
         (["a", CHATS[0]], r"data\[1\]: expected texts, like the rows before it, got"),
         (["a", "\ud800"], r"data\[1\]: '\\ud800' is a surrogate"),
@@ -172,13 +172,13 @@ def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
     [
         ({"source": 5}, "train accepts a Job, .*; got 5"),
         ({"source": "tny"}, "there is no preset 'tny'"),
-        ({"overrides": "seed=3"}, r"overrides accepts words, as in .*; got 'seed=3'"),
-        ({"accept": 3}, "accept is a list of fields or sections; got 3"),
-        ({"stop": True}, "stop is a StopRequest or None; got True"),
-        ({"callbacks": Callback()}, "callbacks accepts a list"),
+        ({"overrides": "seed=3"}, r"overrides must be a list of str, as in .*; got 'seed=3'"),
+        ({"accept": 3}, "accept must be a list of fields or sections; got 3"),
+        ({"stop": True}, "stop must be a StopRequest or None; got True"),
+        ({"callbacks": Callback()}, "callbacks must be a list"),
         ({"callbacks": [Callback]}, r"callbacks\[0\] is the class Callback"),
-        ({"until": 0}, "until is a step"),
-        ({"directory": 3}, "directory is a path"),
+        ({"until": 0}, "until must be a step"),
+        ({"directory": 3}, "directory must be a path"),
     ],
 )
 def test_wrong_arguments(given: dict[str, Any], said: str) -> None:
@@ -201,7 +201,7 @@ def test_callbacks_as_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     assert events(run, "start")[0]["callbacks"] == [f"{__name__}.Counts"]
     # They are in no record, which a session without them says.
     trained(tmp_path, overrides={"tracking.progress": "lines"})
-    lost = f"train(callbacks=...), are in no record and not called: {__name__}.Counts\n"
+    lost = f"train(callbacks=...), are not recorded and will not be called: {__name__}.Counts\n"
     assert lost in capsys.readouterr().out
     assert "callbacks" not in events(run, "resume")[0]
 

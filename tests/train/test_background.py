@@ -283,7 +283,7 @@ def test_a_write_that_takes_too_long_is_given_up(
         train(small_job(tmp_path, *IN_BACKGROUND, "checkpoint.wait_timeout=0.01"))
     root = run_of(tmp_path) / "checkpoints"
     assert str(caught.value) == (
-        f"the checkpoint of step 12 is not written after checkpoint.wait_timeout = 0.01 s, and is "
+        f"the checkpoint of step 12 was not written within checkpoint.wait_timeout = 0.01 s and is "
         f"abandoned: the disk of {root} is too slow, or hangs. The newest checkpoint is "
         f"{root / 'step-00000008'}"
     )
@@ -372,7 +372,7 @@ def test_too_little_memory_for_a_copy_is_said_in_words(
     with pytest.raises(RunError) as caught:
         store.save(2, tensors, {})
     assert str(caught.value) == (
-        f"the checkpoint of step 2 could not be saved in {store.root}: there is too little host "
+        f"the checkpoint of step 2 could not be saved in {store.root}: there is not enough host "
         f"memory for its copy, which needs 2.0 MB on this rank; step 1 is still there. What helps: "
         f"checkpoint.mode = sync, which copies one tensor at a time, or fewer than "
         f"checkpoint.in_flight = 2 of them"
@@ -389,9 +389,9 @@ def test_too_little_memory_to_write_is_said_in_words(
     with pytest.raises(RunError) as caught:
         store.save(1, {"model": {"w": torch.ones(3)}}, {})
     assert str(caught.value) == (
-        f"the checkpoint of step 1 could not be saved in {tmp_path}: there is too little host "
+        f"the checkpoint of step 1 could not be saved in {tmp_path}: there is not enough host "
         f"memory to write it; there was none before it. What helps: less data in memory, or fewer "
-        f"ranks on one machine"
+        f"ranks per machine"
     )
     assert not list(tmp_path.iterdir())
 

@@ -193,14 +193,14 @@ def test_a_moved_run_goes_on(tmp_path: Path, run: Path) -> None:
 
 def test_never_refuses_checkpoints(run: Path) -> None:
     before = snapshot(run)
-    with pytest.raises(SetpointError, match="never, but .* holds checkpoints; choose another"):
+    with pytest.raises(SetpointError, match="never, but .* has checkpoints; choose another"):
         resume(run, "checkpoint.resume=never")
     assert snapshot(run) == before
 
 
 def test_must_refuses_a_new_directory_and_makes_none(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "checkpoint.resume=must")
-    with pytest.raises(SetpointError, match="must, but .* holds no checkpoint"):
+    with pytest.raises(SetpointError, match="must, but .* has no checkpoint"):
         train(job)
     assert not (tmp_path / "runs").exists()
 

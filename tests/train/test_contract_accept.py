@@ -60,7 +60,7 @@ def test_an_accepted_difference_is_recorded_with_both_values_and_origins(run: Pa
     again = accepted(run, *flags, accept=["optimizer.lr"])
     assert again == Accepted([], ("optimizer.lr",))
     assert describe_accepted(again) == [
-        "--accept optimizer.lr: nothing differs there from the record"
+        "--accept optimizer.lr: nothing there differs from the record"
     ]
     assert resume(run, *flags, accept=["optimizer.lr"]).final_position.step == 8
     assert events(run, "resume")[-1]["accepted"] == []
@@ -205,9 +205,9 @@ def test_an_accepted_change_of_a_group_takes_effect(
 @pytest.mark.parametrize(
     ("flags", "reason"),
     [
-        (("optimizer.groups.0.pattern=^output",), "other groups of parameters"),
-        (("optimizer.groups=[]",), "other groups of parameters"),
-        (('optimizer.no_decay=["norm", "output"]',), "other groups of parameters"),
+        (("optimizer.groups.0.pattern=^output",), "other parameter groups"),
+        (("optimizer.groups=[]",), "other parameter groups"),
+        (('optimizer.no_decay=["norm", "output"]',), "other parameter groups"),
         (("optimizer.groups=[]", "optimizer=lion"), "another optimizer"),
         (("optimizer.groups.0.lr_multiplier=2",), None),
     ],
@@ -220,9 +220,9 @@ def test_what_cannot_work_is_not_offered(
     told = str(caught.value)
     assert ("resume this run anyway" in told) is (reason is None)
     if reason is not None:
-        assert f"--accept does not help: the checkpoints hold the state of {reason}" in told
-    if reason == "other groups of parameters":
-        words = r"What decides which group a parameter falls into \(optimizer\.groups, no_decay"
+        assert f"--accept does not help: the checkpoints have the state of {reason}" in told
+    if reason == "other parameter groups":
+        words = r"The settings that assign parameters to groups \(optimizer\.groups, no_decay"
         with pytest.raises(SetpointError, match=words):
             resume(grouped, *flags, "duration=5 steps", accept=["optimizer"])
 
@@ -292,7 +292,7 @@ def test_other_documents_are_accepted_by_name_and_survive_a_kill(
 def test_what_was_never_accepted_and_has_no_effect_is_refused(run: Path) -> None:
     before = snapshot(run)
     for path, why in (
-        ("data", ""), ("optimizer.eps", ""), ("duration", ": what differs there may ch"),
+        ("data", ""), ("optimizer.eps", ""), ("duration", ": the fields that differ there may ch"),
     ):  # fmt: skip
         with pytest.raises(SetpointError, match=f"--accept {path} has no effect{why}"):
             resume(run, "duration=8 steps", accept=[path])
@@ -309,7 +309,7 @@ def test_weights_of_another_shape_are_the_reason(run: Path) -> None:
         message = str(caught.value)
         assert "  model.dim\n    saved      16" in message
         assert message.endswith(
-            "--accept does not help: the checkpoints hold weights of another shape: "
+            "--accept does not help: the checkpoints have weights of another shape: "
             "embedding.weight is 257 x 16 there, and 257 x 32 here."
         )
     assert snapshot(run) == before

@@ -169,7 +169,9 @@ def test_a_bug_in_an_imported_optimizer(tmp_path: Path) -> None:
 
 def test_a_backward_pass_without_a_deterministic_form(tmp_path: Path) -> None:
     own = ("model=import", f"model.target={__name__}.Unpooled")
-    words = "deterministic = true: .* no deterministic form of max_unpooling2d_forward_out "
+    words = (
+        "deterministic = true: .* no deterministic implementation of max_unpooling2d_forward_out "
+    )
     with pytest.raises(RunError, match=words) as caught:
         train(small_job(tmp_path, *SHORT, *own, "deterministic=true"))
     assert faults(tmp_path) == [str(caught.value)]
@@ -203,7 +205,7 @@ def test_what_others_know_better_passes(tmp_path: Path) -> None:
 )
 def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) -> None:
     job = small_job(tmp_path)
-    words = r"too little memory for batch.micro_size = \d+"
+    words = r"not enough memory for batch.micro_size = \d+"
     with pytest.raises(RunError, match=words), explain_oom(job):
         raise error
     assert is_out_of_memory(error)

@@ -125,4 +125,4 @@ def test_a_process_that_is_told_to_stop_makes_no_large_report(
     outcome = train(small_job(tmp_path, *FLAGS), stop=stop)
     assert outcome.status == 75 and not (outcome.directory / "report.html").exists()
     log = (outcome.directory / "logs/rank-0.log").read_text()
-    assert "report.html waits for the end" in log
+    assert "report.html is written at the end" in log

@@ -50,7 +50,7 @@ def test_a_step_with_gradients_that_are_not_finite_is_run_again(
     before = files(run)
     assert main(["replay", str(run), "2"]) == 0
     told = capsys.readouterr().out
-    assert "step 2 from the checkpoint of step 1, with the batch that was kept\nloss: 5." in told
+    assert "step 2 from the checkpoint of step 1, with the batch kept by the run\nloss: 5." in told
     assert "\ngradient norm: nan, as recorded\n" in told
     # Of the gradients, which are computed from the end on.
     assert "\nfirst gradient of an output that is not finite: layers.0 (Block)\n" in told

@@ -121,7 +121,7 @@ def test_models_of_ones_own(tmp_path: Path) -> None:
     flags = (*base, f"model.target={__name__}.Table")
     silent = used(small_job(tmp_path, *flags, without=NO_MODEL))
     assert silent.flops_per_token is None
-    assert silent.unknown is not None and "does not give the number of layers" in silent.unknown
+    assert silent.unknown is not None and "does not report the number of layers" in silent.unknown
     flags = (*base, f"model.target={__name__}.Speaking")
     found = used(small_job(tmp_path, *flags, without=NO_MODEL))
     assert found.flops_per_token == 6 * 257 * 257 + 12 * 3 * 16 * 16

@@ -196,12 +196,12 @@ def test_a_part_that_runs_as_written_is_told(tmp_path: Path) -> None:
     assert "print" in told
     assert "test_run_compiled.py:" in told
     log = (outcome.directory / "logs" / "rank-0.log").read_text()
-    assert log.count("a graph ends, and what ends it runs eagerly") == 1
+    assert log.count("graph break; the code that causes it runs eagerly") == 1
 
 
 def test_a_part_that_runs_as_written_ends_the_run_if_it_must_not(tmp_path: Path) -> None:
     job = job_of(tmp_path, *COMPILED, *OWN, "compile.fallback=fail")
-    with pytest.raises(RunError, match=r"step 1: compile\.fallback = fail: a graph ends"):
+    with pytest.raises(RunError, match=r"step 1: compile\.fallback = fail: graph break"):
         train(job)
     (run,) = (tmp_path / "runs").iterdir()
     assert [event["event"] for event in events(run)][-2:] == ["compile", "fault"]

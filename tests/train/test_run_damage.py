@@ -84,7 +84,7 @@ def test_all_damaged_is_refused_and_nothing_is_lost(stopped: Path) -> None:
         go_on(stopped)
     message = str(caught.value)
     assert "no checkpoint in" in message
-    assert "is whole" in message
+    assert "is complete" in message
     assert all(folder.name in message for folder in folders)
     assert "to start over, train into another run directory" in message
     assert {n: d for n, d in snapshot(stopped).items() if n not in GROWING} == before
@@ -97,4 +97,4 @@ def test_a_lost_metrics_file_is_told_and_does_not_stop_the_run(
     draft, _ = read_record(Job, str(stopped))
     flags = ["duration=24 steps", "tracking.progress=lines"]
     train(compose(Job, draft, flags=flags).resolve(), directory=stopped)
-    assert "metrics.jsonl lacks rows of steps before 22" in capsys.readouterr().out
+    assert "metrics.jsonl has no rows of steps before 22" in capsys.readouterr().out

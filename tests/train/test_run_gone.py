@@ -47,8 +47,8 @@ def test_a_run_killed_before_its_first_checkpoint_starts_again(
 @pytest.mark.parametrize(
     ("resume", "flags", "stopped", "words"),
     [
-        ("auto", SHORT, False, "finished at step 6, and its checkpoints are gone"),
-        ("never", SHORT, True, "was trained to step 5, and its checkpoints are gone"),
+        ("auto", SHORT, False, "finished at step 6, and its checkpoints no longer exist"),
+        ("never", SHORT, True, "was trained to step 5, and its checkpoints no longer exist"),
         (
             "auto",
             (*SHORT[:1], "checkpoint.every=never", "checkpoint.last=none"),
@@ -71,9 +71,9 @@ def test_what_was_trained_is_not_overwritten_in_silence(
     with pytest.raises(SetpointError) as caught:
         train(small_job(tmp_path, *flags, f"checkpoint.resume={resume}"))
     assert str(caught.value) == (
-        f"{run} {words}, so that there is nothing to resume from. --checkpoint.resume restart "
+        f"{run} {words}, so there is nothing to resume from. --checkpoint.resume restart "
         "trains it again from step 0 and keeps its metrics next to the new ones; another --name "
-        f"makes a separate run"
+        "creates a separate run"
     )
     assert snapshot(run) == before
 
@@ -106,7 +106,7 @@ def test_the_weights_alone_are_for_use(tmp_path: Path) -> None:
         again.components.model.parameters(), outcome.components.model.parameters(), strict=True
     ):
         assert one.equal(two)
-    with pytest.raises(SetpointError, match="holds only the weights"):
+    with pytest.raises(SetpointError, match="contains only the weights"):
         train(small_job(tmp_path, "duration=8 steps", *flags))
 
 
@@ -123,7 +123,7 @@ def test_a_run_goes_on_without_the_directory_of_its_tokenizer(
     words = ["train", str(run), "--duration", "6 steps", "--tracking.progress", "lines"]
     assert main([*words, "--dry-run"]) == 0
     assert main(words) == 0
-    kept = f"{files} is gone; the one in {run}/checkpoints/step-00000004 is used"
+    kept = f"{files} no longer exists; using the copy in {run}/checkpoints/step-00000004"
     assert capsys.readouterr().out.count(kept) == 2
     assert rows(run)[-1] == rows(whole)[-1]
 

@@ -83,7 +83,7 @@ def test_a_run_that_saves_nothing_ends_and_starts_again(commands: Commands, tmp_
     process.signal(signal.SIGTERM)
     assert process.wait() == 143
     output = process.output.read_text()
-    assert "what is trained from step 0 on is lost" in output
+    assert "training from step 0 on is lost" in output
     assert "nothing is saved (checkpoint.save = false)" in output
     run = the_run(tmp_path)
     assert not list(run.glob("checkpoints/*")) and not events(run, "save")
@@ -239,7 +239,7 @@ def test_a_step_that_does_not_end_is_not_waited_for_longer_than_the_grace_period
     told = process.output.read_text()
     newest = Path("runs") / the_run(tmp_path).name / "checkpoints" / "step-00000004"
     assert told.endswith(
-        f"resilience.grace_period = 0.01 s is over and the step has not ended: leaving without a "
+        f"resilience.grace_period = 0.01 s is over and the step has not ended: exiting without a "
         f"checkpoint of it. The newest checkpoint is {newest}\n"
     )
 
@@ -310,7 +310,7 @@ def test_training_in_another_thread_is_stopped_by_code(
     assert (
         max(list_checkpoints(outcome.directory / "checkpoints")) == outcome.final_position.step >= 4
     )
-    assert "StopRequest.request() stops it" in capsys.readouterr().out
+    assert "stop it with StopRequest.request()" in capsys.readouterr().out
 
 
 def test_other_commands_end_quietly_too(commands: Commands, tmp_path: Path) -> None:

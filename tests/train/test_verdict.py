@@ -164,7 +164,7 @@ def test_without_a_checkpoint_there_is_no_rollback(tmp_path: Path, poison: Poiso
         train(small_job(tmp_path, *FLAGS, "resilience.non_finite=rollback"))
     assert str(caught.value) == (
         "step 3: the loss is nan and the gradient norm nan, and resilience.non_finite = rollback "
-        "has no checkpoint to go back to. Lower checkpoint.every (4 steps), or set "
+        "has no checkpoint to return to. Lower checkpoint.every (4 steps), or set "
         "checkpoint.at_start = true"
     )
     flags = ("resilience.non_finite=rollback", "checkpoint.at_start=true", "name=other")

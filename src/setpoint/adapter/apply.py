@@ -149,7 +149,9 @@ def _dense(module: nn.Module, name: str) -> Tensor:
     # Not by name, since some modules return their computed weight under it.
     weight: Any = module._parameters[name]
     if hasattr(weight, "placements"):
-        raise SetpointError("adapters of divided weights are merged when they have been gathered")
+        raise SetpointError(
+            "adapters of sharded weights can be merged only after the weights were gathered"
+        )
     return weight
 
 
@@ -201,9 +203,9 @@ def adapt(
         shared = owners.get(id(parameter), ())
         if len(shared) > 1:
             raise SetpointError(
-                f"adapter.targets: {' and '.join(shared)} have one weight, and an adapter of one "
-                f"of them would not be one of the other once it is merged\nValid: leave it out by "
-                f"adapter.exclude, or do not tie them"
+                f"adapter.targets: {' and '.join(shared)} share a weight, so merging an adapter "
+                f"of one would change the other\nValid: exclude it with adapter.exclude, or do "
+                f"not tie the weights"
             )
         _adapt_one(config, target, holder)
     freeze_base(config, model)
@@ -241,7 +243,7 @@ def _require_form(target: AdapterTarget, holder: nn.Module) -> None:
     if not fits[target.site.form]:
         raise SetpointError(
             f"adapter.targets: {target.site.path} is a {type(holder).__name__}, which is not a "
-            f"linear layer, embedding or packed experts of Setpoint\nValid: leave it out by "
+            f"linear layer, embedding or packed experts of Setpoint\nValid: exclude it with "
             f"adapter.exclude"
         )
 

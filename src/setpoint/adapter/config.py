@@ -62,8 +62,7 @@ class Merge(Config):
         elif self.warmup_steps > self.steps:
             yield Problem(
                 "rewarmup",
-                f"{self.warmup_steps} steps are not over when the next merge comes, after "
-                f"{self.steps}",
+                f"{self.warmup_steps} steps do not end before the next merge, after {self.steps}",
                 valid=(f"{max(1, self.steps // 10)} steps",),
                 also=("every",),
             )
@@ -164,7 +163,7 @@ class AdapterConfig(Config):
                 yield from pattern_problems(f"{name}.{index}", pattern, PATTERNS)
         if self.targets == ():
             yield Problem(
-                "targets", "is empty, so that nothing is adapted", valid=("null", '["query"]')
+                "targets", "is empty, so nothing would be adapted", valid=("null", '["query"]')
             )
 
 
@@ -187,7 +186,9 @@ class ReLoRA(AdapterConfig, type="relora"):
     @rule
     def _check_merge(self) -> Iterator[Problem]:
         if self.merge is None:
-            yield Problem("merge", "type = relora without merges is type = lora", valid=("{}",))
+            yield Problem(
+                "merge", "type = relora without merges is the same as type = lora", valid=("{}",)
+            )
 
 
 class QLoRA(AdapterConfig, type="qlora"):
@@ -200,5 +201,7 @@ class QLoRA(AdapterConfig, type="qlora"):
     def _check_quantize(self) -> Iterator[Problem]:
         if self.quantize is None:
             yield Problem(
-                "quantize", "type = qlora without a format is type = lora", valid=("nf4", "int8")
+                "quantize",
+                "type = qlora without a format is the same as type = lora",
+                valid=("nf4", "int8"),
             )

@@ -264,7 +264,7 @@ def adapter_problems(
         if config.targets is None:
             yield Problem(
                 "exclude" if config.exclude else "targets",
-                "leaves nothing that is adapted",
+                "leaves nothing to adapt",
                 valid=examples(paths)[:SHOWN],
             )
         return
@@ -281,12 +281,12 @@ def adapter_problems(
             f"input to drop",
             valid=("0",),
             also=("targets",),
-            hint="Or leave it out by exclude.",
+            hint="Or exclude it with exclude.",
         )
     if config.fused_projections == "split" and not any(target.pieces for target in targets):
         yield Problem(
             "fused_projections",
-            "split has no effect: no adapted module holds several projections",
+            "split has no effect: no adapted module combines several projections",
             valid=("whole",),
             also=("targets",),
         )
@@ -330,12 +330,12 @@ def _target_problems(
         default = config.exclude is None
         yield Problem(
             path,
-            f"matches {matching[0].path} alone, which exclude leaves out"
+            f"matches {matching[0].path} only, which exclude removes"
             f"{' where it is null' if default else ''}"
             if len(matching) == 1
-            else "matches only what exclude leaves out",
+            else "matches only modules that exclude removes",
             also=("exclude",),
-            hint="Set exclude to [], which leaves out nothing." if default else "",
+            hint="Set exclude to [] to exclude nothing." if default else "",
         )
 
 
@@ -363,14 +363,15 @@ def _train_problems(
                 f"train.{index}",
                 f"matches {name}, which is quantized: a quantized weight has no gradient",
                 also=("quantize",),
-                hint="Leave its layer out by quantize.exclude, or train less.",
+                hint="Exclude its layer with quantize.exclude, or train fewer parameters.",
             )
         for name in [name for name in matching if name in adapted][:1]:
             yield Problem(
                 f"train.{index}",
-                f"matches {name}, which is adapted: a weight is adapted or trained whole, not both",
+                f"matches {name}, which is adapted: a weight is either adapted or fully trained, "
+                f"not both",
                 also=("targets",),
-                hint="Leave its module out by exclude, or train less.",
+                hint="Exclude its module with exclude, or train fewer parameters.",
             )
 
 
@@ -389,7 +390,7 @@ def _wrong_ranks(config: AdapterConfig, targets: Sequence[AdapterTarget]) -> Ite
         reported.add(rule)
         yield Problem(
             "rank" if rule is None else f"ranks.{rule}.rank",
-            f"is above the smaller side of {site.path}, "
+            f"exceeds the smaller dimension of {site.path}, "
             f"{site.inputs} inputs and {min((site.outputs, *target.pieces))} outputs",
             valid=(f"{smaller} or less",),
         )

@@ -133,7 +133,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     @dead("exclude")
     def _exclude_is_dead(self) -> str | None:
-        return "without checkpoint.load nothing is loaded in part" if self.load is None else None
+        return "only checkpoint.load loads a part of a checkpoint" if self.load is None else None
 
     @rule
     def _check_exclude(self) -> Iterator[Problem]:
@@ -153,7 +153,9 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
 
     @dead("in_flight", "wait_timeout")
     def _background_is_dead(self) -> str | None:
-        return "mode = sync writes each while training waits" if self.mode == "sync" else None
+        return (
+            "with mode = sync training waits while each is written" if self.mode == "sync" else None
+        )
 
     @property
     def intervals(self) -> tuple[Period, ...]:
@@ -191,7 +193,8 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
         if self.every.unit == "last_step" and self.last != "full":
             yield Problem(
                 "every",
-                f"last_step contradicts last = {self.last}, which determines what is saved then",
+                f"last_step contradicts last = {self.last}, which determines what is saved at the "
+                f"last step",
                 valid=("never",),
                 also=("last",),
             )
@@ -199,7 +202,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             yield Problem(
                 "last_dtype",
                 f"{self.last_dtype} has no effect with last = {self.last}: training resumes from "
-                f"weights as they are trained",
+                f"weights in the dtype they are trained in",
                 valid=("null",),
                 also=("last",),
             )

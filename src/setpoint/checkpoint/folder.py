@@ -236,7 +236,7 @@ def read_pointer(root: Path, name: PointerName) -> int | None:
     step = step_of(content.decode("utf-8", "replace").removesuffix("\n"))
     if step is None:
         raise SetpointError(
-            f"{path} names no checkpoint: it holds {content[:40]!r}, not a name like "
+            f"{path} names no checkpoint: it contains {content[:40]!r}, not a name like "
             f"{directory_name(100)}"
         )
     return step

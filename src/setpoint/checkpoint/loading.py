@@ -239,7 +239,7 @@ class TensorFiles(Mapping[str, Mapping[str, TensorInfo]]):
             if descriptor is None:
                 descriptor = retried(os.open, self.directory / name, os.O_RDONLY)
             if name in self.identities and _identity(os.fstat(descriptor)) != self.identities[name]:
-                raise DamagedCheckpoint(self.directory, f"{name} has changed while it was read")
+                raise DamagedCheckpoint(self.directory, f"{name} changed while it was being read")
             yield descriptor
         except OSError as error:
             raise unreadable(self.directory, name, error) from error
@@ -308,9 +308,9 @@ def _require_whole(layouts: Mapping[str, StoredLayout], files: Collection[str]) 
     """
     for name, (_, shape, parts) in layouts.items():
         if sum(prod(part.shape) for part in parts) != prod(shape):
-            raise ValueError(f"the parts of {name} do not make up the whole")
+            raise ValueError(f"the parts of {name} do not cover the whole tensor")
         if any(part.file not in files for part in parts):
-            raise ValueError(f"a part of {name} lies in no file of the checkpoint")
+            raise ValueError(f"a part of {name} is in no file of the checkpoint")
 
 
 def _close(descriptors: dict[str, int]) -> None:

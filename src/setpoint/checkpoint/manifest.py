@@ -162,8 +162,8 @@ def parse_manifest(directory: Path, text: bytes) -> Manifest:
         # The checksum excludes a flipped bit in this number.
         if content["format"] > FORMAT:
             raise SetpointError(
-                f"checkpoint {directory} has the format {content['format']}, and this Setpoint "
-                f"reads formats up to {FORMAT}: use the newer Setpoint that wrote it"
+                f"checkpoint {directory} has the format {content['format']}, but this version of "
+                f"Setpoint reads formats up to {FORMAT}; use the newer version that wrote it"
             )
         files: dict[str, Written] = {}
         for name, entry in content["files"].items():
@@ -322,7 +322,7 @@ def decode_state(content: bytes | bytearray) -> dict[str, Any]:
     except RecursionError as error:
         raise ValueError("it is nested too deeply") from error
     if not isinstance(state, dict):
-        raise ValueError("it holds no mapping")
+        raise ValueError("it is not a mapping")
     return state
 
 
@@ -331,7 +331,7 @@ def _check(value: Any, place: str) -> None:
         for key, item in value.items():
             # JSON silently turns keys into strings: 1 would come back as "1".
             if not isinstance(key, str):
-                raise TypeError(f"{place} has the key {key!r}; only texts are keys in JSON")
+                raise TypeError(f"{place} has the key {key!r}; JSON keys must be strings")
             _check(item, f"{place}.{key}")
     elif isinstance(value, list):
         for index, item in enumerate(value):

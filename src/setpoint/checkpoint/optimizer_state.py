@@ -30,9 +30,9 @@ SET_FROM_OUTSIDE = ("lr", "lr_multiplier", "name", "weight_decay")
 configuration."""
 
 _RULES = (
-    "What decides which group a parameter falls into (optimizer.groups, no_decay, "
-    "no_decay_patterns and patterns of the optimizer's own) must be what the checkpoint was "
-    "trained with, or the run a new one"
+    "The settings that assign parameters to groups (optimizer.groups, no_decay, no_decay_patterns "
+    "and the optimizer's own patterns) must be those that the checkpoint was trained with; "
+    "otherwise start a new run"
 )
 
 
@@ -258,20 +258,20 @@ def _fitting_state(
     kind = type(optimizer).__name__
     if state["type"] != kind:
         raise SetpointError(
-            f"the checkpoint holds the state of {state['type']}, and the optimizer is {kind}"
+            f"the checkpoint contains the state of {state['type']}, but the optimizer is {kind}"
         )
     if len(state["groups"]) != len(groups):
         raise SetpointError(
-            f"the checkpoint's optimizer has {len(state['groups'])} groups of parameters, and "
-            f"this one {len(groups)}; moved: {_some(_moved(optimizer, groups, state))}. {_RULES}"
+            f"the checkpoint's optimizer has {len(state['groups'])} parameter groups, but this "
+            f"one {len(groups)}; moved: {_some(_moved(optimizer, groups, state))}. {_RULES}"
         )
     for index, (group, entry) in enumerate(zip(groups, state["groups"], strict=True)):
         saved = set(entry["parameters"])
         only_saved, only_here = sorted(saved - set(group)), sorted(set(group) - saved)
         if only_saved or only_here:
             raise SetpointError(
-                f"group {index} of the optimizer has other parameters than the checkpoint's: "
-                f"only in the checkpoint {_some(only_saved)}; only in this run {_some(only_here)}. "
+                f"group {index} of the optimizer differs from the checkpoint's: parameters only "
+                f"in the checkpoint {_some(only_saved)}; only in this run {_some(only_here)}. "
                 f"{_RULES}"
             )
     return state

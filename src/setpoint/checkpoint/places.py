@@ -165,7 +165,7 @@ def verify_record(directory: Path) -> None:
     """
     manifest = read_manifest(directory)
     if CONFIG not in manifest.files:
-        raise SetpointError(f"{directory} holds no record of its configuration")
+        raise SetpointError(f"{directory} has no record of its configuration")
     verify(directory, manifest, [name for name in RECORD if name in manifest.files])
 
 
@@ -275,7 +275,7 @@ class CheckpointPlace(NamedTuple):
                 pointers[name] = str(error)
                 continue
             lost = step is not None and step not in steps
-            reason = f"{self.root / name} names step {step}, which is not there"
+            reason = f"{self.root / name} names step {step}, which does not exist"
             pointers[name] = reason if lost else step
         return pointers
 
@@ -345,7 +345,7 @@ def _read_entry(
     except FileNotFoundError:
         if not path.is_symlink():
             return None
-        sizes, written, damage = {}, None, "it is a link to what is not there"
+        sizes, written, damage = {}, None, "it is a broken link"
     except OSError as error:
         sizes, written, damage = {}, None, f"it cannot be read: {error.strerror}"
     if not damage and kind != "unfinished":

@@ -74,8 +74,8 @@ def require_free(target: Path) -> None:
     """
     if any(os.path.lexists(target.parent / name) for name in POINTERS):
         raise SetpointError(
-            f"{target.parent} holds the checkpoints of a run, which counts them and removes old "
-            f"ones; give a directory elsewhere"
+            f"{target.parent} contains the checkpoints of a run, which manages them and removes "
+            f"old ones; give another directory"
         )
     if target.exists() and (not target.is_dir() or any(target.iterdir())):
         kind = "is not empty" if target.is_dir() else "is a file"
@@ -115,7 +115,7 @@ def _write(
         expected = manifest.files[name]
         written[name] = write_file(folder / name, _chunks(source / name))
         if written[name] != expected:
-            raise DamagedCheckpoint(source, f"{name} has changed while it was read")
+            raise DamagedCheckpoint(source, f"{name} changed while it was being read")
     for stem, named in tensors.items():
         aliases = _aliases(named)
         kept = {name: tensor for name, tensor in named.items() if name not in aliases}

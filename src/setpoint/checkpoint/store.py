@@ -289,7 +289,7 @@ class CheckpointStore:
         if reasons:
             # Starting over would hide the damaged checkpoints; leave that decision to the user.
             raise RunError(
-                f"no checkpoint in {self.root} is whole ({'; '.join(reasons)}); "
+                f"no checkpoint in {self.root} is complete ({'; '.join(reasons)}); "
                 "to start over, train into another run directory or move these away"
             )
         return None
@@ -422,8 +422,8 @@ class CheckpointStore:
     def _give_up(self, timeout: float | None) -> RunError:
         """Cancel all pending saves, after a timeout."""
         error = RunError(
-            f"the checkpoint of step {self._pending[0].step} is not written after "
-            f"checkpoint.wait_timeout = {timeout:g} s, and is abandoned: the disk of {self.root} "
+            f"the checkpoint of step {self._pending[0].step} was not written within "
+            f"checkpoint.wait_timeout = {timeout:g} s and is abandoned: the disk of {self.root} "
             f"is too slow, or hangs. {format_newest(self.root)}"
         )
         for save in self._pending:
@@ -459,8 +459,8 @@ class CheckpointStore:
         newest = max(self.steps, default=step)
         if newest > step:
             raise RunError(
-                f"step {step} cannot be saved in {self.root}: it holds a checkpoint of step "
-                f"{newest}, which belongs to another course of the run; call set_aside_after first"
+                f"step {step} cannot be saved in {self.root}: it contains a checkpoint of step "
+                f"{newest} from before the run was rolled back; call set_aside_after first"
             )
         folder = temporary(self.root, directory_name(step), os.getpid())
         with self._discarding(step, folder):
@@ -618,11 +618,11 @@ class CheckpointStore:
             problem = RunError(self._refusal(save.step, error))
         elif is_out_of_memory(error):
             if save.memory is None:
-                why = "there is too little host memory to write it"
-                helps = "less data in memory, or fewer ranks on one machine"
+                why = "there is not enough host memory to write it"
+                helps = "less data in memory, or fewer ranks per machine"
             else:
                 why = (
-                    f"there is too little host memory for its copy, which needs "
+                    f"there is not enough host memory for its copy, which needs "
                     f"{save.size / 1e6:,.1f} MB on this rank"
                 )
                 fewer = f", or fewer than checkpoint.in_flight = {self.in_flight} of them"

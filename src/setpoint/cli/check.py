@@ -84,7 +84,7 @@ def check(arguments: Arguments) -> int:
         skipped = leave_out_paths(composition.draft, problems) if elsewhere else []
         if problems:
             raise
-        skipped.append("all that follows from the weights: model, tokenizer, prompts and data")
+        skipped.append("everything that depends on the weights: model, tokenizer, prompts and data")
         lines = [bold(f"{composition.label}: ok"), *(f"  not checked: {each}" for each in skipped)]
         emit(arguments, lambda: {"ok": True, "skipped": skipped}, lambda: "\n".join(lines))
         return 0
@@ -152,7 +152,7 @@ def _preflight(config: Config, arguments: Arguments) -> Preflight:
     if report.calls_for_torch and not report.problems and is_here and has_torch():
         report = _verify(config, {*needs, "torch"}, is_elsewhere)
         for problem in report.problems:
-            hint = "For a job of another machine, --world-size N leaves this one out."
+            hint = "For a job on another machine, --world-size N skips the checks of this one."
             problem.hint = f"{problem.hint} {hint}".lstrip()
     if arguments.has("--gpu"):  # that GPU may not be in this machine
         report.problems = [each for each in report.problems if each.path != "parallel.device"]
@@ -197,7 +197,7 @@ def _add_run(job: Job, report: Preflight, arguments: Arguments) -> None:
             except ShorterDuration:
                 if folder is not None:
                     raise
-                report.facts["training"] = "refused: the run is longer; --name NAME makes another"
+                report.facts["training"] = "refused: the run is longer; --name NAME creates another"
 
 
 def _plan(
@@ -218,7 +218,7 @@ def _plan(
     if plan is None:
         return None, None
     if job.parallel.uses_deepspeed:
-        raise SetpointError("--gpu: DeepSpeed's traffic is unknown; leave out --gpu")
+        raise SetpointError("--gpu: DeepSpeed's traffic is unknown; remove --gpu")
     estimate = estimate_cost(request, job, plan.workload, plan.topology, plan.memory)
     estimate.write(label)
     return plan, estimate

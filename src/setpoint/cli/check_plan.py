@@ -90,7 +90,7 @@ class PlanReport:
             rows = [(f"  {row[0]}", *row[1:]) for row in draw(degrees, self.rank)]
             mesh = table(rows, ("  axis", "degree", "at", "ranks"))
             lines += ["", bold(_title(degrees, self.rank)), mesh]
-        moment = "as far as it is known here"
+        moment = "as far as it is known"
         if memory is not None and not memory.unknown:
             moment = MOMENTS[memory.moment]
         lines += ["", bold(f"memory of a rank {moment}"), table(list(self._memory()))]

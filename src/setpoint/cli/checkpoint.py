@@ -138,7 +138,7 @@ def _cells(entry: CheckpointEntry, names: list[str]) -> list[str]:
     if entry.written is not None:
         written = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(entry.written))
     if entry.kind == "unfinished":
-        state = "unfinished: being written or removed, or left by a process that died"
+        state = "incomplete: being written or removed, or left by a process that died"
     else:
         words = [*names, *([entry.kind] if entry.kind == "set aside" else [])]
         words += ["without frozen parameters"] if entry.leaves_out else []
@@ -318,7 +318,7 @@ def _prune_local(root: Path, arguments: Arguments, removes: bool) -> list[Decisi
             stack.callback(RunLock(run / ".lock").release)
         protected = protected_by_pointers(root)
         if protected is None:
-            raise RunError(f"latest or best in {root} cannot be read, so nothing may be removed")
+            raise RunError(f"latest or best in {root} cannot be read, so nothing was removed")
         surveyed = CheckpointPlace(root).survey()
         entries = {entry.step: entry for entry in surveyed if entry.kind == "checkpoint"}
         # A damaged checkpoint may be the only one of its step.
@@ -372,8 +372,8 @@ def _rule(arguments: Arguments, section: Checkpoint | None, keep: int | None) ->
     number, interval = arguments.value("--keep"), arguments.value("--keep-every")
     if section is None and number is None:
         raise SetpointError(
-            "there is no record of a run next to these checkpoints: give the number of newest "
-            "checkpoints to keep, --keep N"
+            "there is no record of a run next to these checkpoints: set the number of newest "
+            "checkpoints to keep with --keep N"
         )
     if number is not None:
         keep = None if number == "all" else int(number)
@@ -443,7 +443,7 @@ def checkpoint_diff(arguments: Arguments) -> int:
     try:
         rows = compare([open_table(str(path), arguments, overrides=False) for path in paths])
     except SetpointError as error:
-        notes.append(f"the configurations are not compared: {error}")
+        notes.append(f"the configurations were not compared: {error}")
     facts = {
         "checkpoints": [str(path) for path in paths],
         "tensors": [_tensor_facts(difference) for difference in tensors],
@@ -559,7 +559,7 @@ def checkpoint_convert(arguments: Arguments) -> int:
         frozen = frozen_of(source, add_adapter) if arguments.has("--frozen") else None
         if arguments.has("--frozen") and not frozen:
             raise SetpointError(
-                f"--frozen has no effect: {source} holds all of its parameters. Leave it out"
+                f"--frozen has no effect: {source} contains all of its parameters. Remove it"
             )
         convert(source, target, ranks, frozen)
     print(f"{source} is written to {target}")

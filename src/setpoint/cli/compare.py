@@ -260,7 +260,7 @@ def _output(words: list[str], arguments: Arguments) -> Path:
     output = arguments.value("--output")
     if output is not None:
         if not output.lower().endswith((".html", ".htm")):
-            raise SetpointError(f"--output {output}: a report is a file that ends in .html")
+            raise SetpointError(f"--output {output}: the name of a report must end in .html")
         return Path(output)
     return Path(words[0]) / NAME if len(words) == 1 and Path(words[0]).is_dir() else Path(NAME)
 

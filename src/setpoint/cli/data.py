@@ -193,7 +193,7 @@ def tokenizer_train(arguments: Arguments) -> int:
         f"{plural(trained.documents, 'document')} with {plural(trained.bytes, 'byte')}"
     ]
     if trained.vocab_size < size:
-        lines.append(f"no pair of tokens occurs twice any more, so there are fewer than {size:,}")
+        lines.append(f"no pair of tokens occurs twice, so there are fewer than {size:,}")
     lines.append(f"use it: --tokenizer huggingface --tokenizer.path {output}")
     names = ("vocab_size", "documents", "bytes", "bytes_per_token")
     facts = {"output": output, **{name: getattr(trained, name) for name in names}}
@@ -270,7 +270,7 @@ def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
 
     job = data.job
     if job.seed is None:
-        raise SetpointError("seed is null, and the order of rows depends on it: --seed 1")
+        raise SetpointError("seed is null, but the order of rows depends on it: --seed 1")
     sequences, sampler = build_training_data(job, data.corpora.train)
     samples: list[Sample] = []
     taken, most = 0, max(sequences.epoch_rows or STREAMED, count)
@@ -391,7 +391,7 @@ def _stats(data: JobData) -> dict[str, Any]:
     for index, source in enumerate(job.data.sources):
         if source.is_streamed:
             raise SetpointError(
-                f"data.sources.{index}.streaming: true, and streamed data is not counted.\n"
+                f"data.sources.{index}.streaming: true, but streamed data cannot be counted.\n"
                 "Valid: false, or setpoint data inspect."
             )
     length = job.batch.sequence_length
@@ -420,7 +420,7 @@ def _row_counts(data: JobData) -> dict[str, Any]:
     from setpoint.train.build.job_data import build_training_data
 
     if data.job.seed is None:
-        return {"note": "seed is null, and what is packed together depends on it"}
+        return {"note": "seed is null, but packing depends on it"}
     try:
         sequences, _ = build_training_data(data.job, data.corpora.train)
     except SetpointError as error:  # too little data for one row; still show the rest

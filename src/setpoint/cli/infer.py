@@ -99,15 +99,15 @@ def infer(arguments: Arguments) -> int:
     if kind_of(source) == RUN and os.path.isdir(os.path.join(source, "checkpoints")):
         raise SetpointError(
             f"{source} is a training run, not an inference job: `setpoint evaluate {source}` "
-            f"and `setpoint generate {source}` take its weights"
+            f"and `setpoint generate {source}` use its weights"
         )
     composition = open_source(source, arguments)
     refused = any(problem.path == "weights.path" for problem in composition.problems)
     if not is_set(composition.draft.weights, "path") and not refused:
         raise SetpointError(
-            f"{source} names no weights, so it is not an inference job: give it a section weights "
-            f"with a path. Of a training job, `setpoint evaluate {source}` and `setpoint generate "
-            f"{source}` take the weights of its run"
+            f"{source} names no weights, so it is not an inference job: add a section weights "
+            f"with a path. For a training job, `setpoint evaluate {source}` and `setpoint generate "
+            f"{source}` use the weights of its run"
         )
     job = verified(composition, arguments)
     results = _run_job(arguments, job)
@@ -204,8 +204,9 @@ def evaluate(arguments: Arguments) -> int:
     sides = () if job.evaluation is None else job.evaluation.sides
     if sides and speaks(arguments) and job.data_is_unknown:
         note(
-            f"{' and '.join(sides)}: it is not recorded what data the weights were trained on, so "
-            f"the default of data.sources is read: Python's standard library. --text names others"
+            f"{' and '.join(sides)}: the training data of the weights is not recorded, so the "
+            f"default of data.sources is read, Python's standard library. Give other texts with "
+            f"--text"
         )
     with _naming_options():
         results = _run_job(arguments, job)
@@ -238,7 +239,7 @@ def _evaluation(arguments: Arguments) -> Any:
             source for data_set in sets for source in data_set.sources if isinstance(source, kind)
         ]
         if not sources:
-            raise SetpointError(f"{option.name} has no effect: no --text holds {content}")
+            raise SetpointError(f"{option.name} has no effect: no --text contains {content}")
         for source in sources:
             set_fields(arguments, source, {field: value})
     values = {
@@ -262,7 +263,7 @@ def _naming_options() -> Iterator[None]:
             pattern = rf"evaluation\.sets\.\d+\.sources\.0\.{field}"
             if any(re.fullmatch(pattern, path) for path in paths):
                 name = f"{option.name} {option.metavar}"
-                raise SetpointError(f"{error}\nName it with {name}.") from error
+                raise SetpointError(f"{error}\nSet it with {name}.") from error
         raise
 
 
@@ -366,8 +367,8 @@ def _converse(arguments: Arguments) -> int:
             )
     if launched() > 1:
         raise SetpointError(
-            "--chat without a prompt reads standard input, which ranks started by a launcher do "
-            "not have\nValid: --prompt TEXT, or --prompts-file FILE"
+            "--chat without a prompt reads standard input, but ranks started by a launcher have "
+            "none\nValid: --prompt TEXT, or --prompts-file FILE"
         )
     messages: list[dict[str, str]] = []
     with TemporaryDirectory() as folder:

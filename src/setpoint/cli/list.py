@@ -103,7 +103,7 @@ def _matching_rows(root: type[Config], kind: str, words: Sequence[str]) -> list[
         sections = [name for name, info in root.__setpoint__.fields.items() if info.type.nested]
         hint = location_hint(root, text)
         raise SetpointError(
-            f"there is no section or field {text!r}, and none mentions it. "
+            f"no section or field is named {text!r} or mentions it. "
             + f"{hint} Sections: {', '.join(sections)}".strip()
         )
     every = list(_rows(root, kind))

@@ -60,7 +60,10 @@ COMMANDS = {
     "checkpoint import": ("checkpoint", "import a checkpoint of another system"),
     "checkpoint verify": ("checkpoint", "compare every byte of checkpoints with their checksums"),
     "checkpoint diff": ("checkpoint", "compare tensors, state and configuration of checkpoints"),
-    "checkpoint prune": ("checkpoint", "print which checkpoints retention removes, or remove them"),
+    "checkpoint prune": (
+        "checkpoint",
+        "print which checkpoints retention would remove, or remove them",
+    ),
     "data inspect": ("data", "print rows of the training data as text, with tokens and masks"),
     "data stats": ("data", "print lengths, tokens, shares and duplicates of the data"),
     "data prepare": ("data", "tokenize the data of a configuration into memory-mapped shards"),
@@ -197,7 +200,7 @@ def _dispatch(words: list[str]) -> int:
 
         later = next((word for word in rest if word in COMMANDS), "")
         if later and name.startswith("-"):
-            raise SetpointError(f"the command comes first: setpoint {later} ... {name} ...")
+            raise SetpointError(f"the command must come first: setpoint {later} ... {name} ...")
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
         group = f"{name.partition(' ')[0]} "
         listed = [known for known in COMMANDS if known.startswith(group)] or COMMANDS

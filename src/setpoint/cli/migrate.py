@@ -102,8 +102,8 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> tuple[list[str
     """The changes to the record of a run, as lines and as the texts of its files."""
     if kind_of(folder) == CHECKPOINT:
         raise SetpointError(
-            f"{folder} is a checkpoint: its record is covered by its checksums, so it stays as it "
-            f"was written, and is brought up to date each time it is read"
+            f"{folder} is a checkpoint: its record is covered by its checksums, so it is not "
+            f"changed; it is migrated each time it is read"
         )
     draft, header = read_record(root, folder)
     if header["schema"] == root.__setpoint__.schema:
@@ -113,11 +113,11 @@ def _record(root: type[Config], folder: str, notes: list[str]) -> tuple[list[str
     different = [item.path for item in recorded_differences(folder, config)]
     if different:
         raise SetpointError(
-            f"{folder}: what it recorded is not what today's Setpoint makes of it "
-            f"({', '.join(different[:5])}), so the record stays as it is; "
-            f"{root.__setpoint__.command(f'diff {folder} ...')} still reads it"
+            f"{folder}: the current version of Setpoint resolves its record to other values "
+            f"({', '.join(different[:5])}), so the record was not changed; "
+            f"{root.__setpoint__.command(f'diff {folder} ...')} can still read it"
         )
-    line = f"{folder}: has schema {header['schema']}; --write brings it up to date"
+    line = f"{folder}: has schema {header['schema']}; --write updates it"
     return [line], record_files(config)
 
 
@@ -151,7 +151,7 @@ def convert(arguments: Arguments) -> int:
             f"DIALECT one of {', '.join(DIALECTS)}"
         )
     if output is not None and not output.endswith(".toml"):
-        raise SetpointError(f"--output {output} must end in .toml, which is what is written")
+        raise SetpointError(f"--output {output} must end in .toml: the output is TOML")
     document = read_foreign(*parts, arguments.foreign)
     root: type[Config] = Job
     if "weights" in document.data:
@@ -163,7 +163,7 @@ def convert(arguments: Arguments) -> int:
         raise ConfigError(composition.problems)
     print_notes([str(report) for report in document.reports])
     if document.reports and arguments.has("--strict"):
-        raise SetpointError(f"{parts[1]} is not converted exactly, see above (--strict)")
+        raise SetpointError(f"{parts[1]} cannot be converted exactly, see above (--strict)")
     words = shlex.join(["--", *arguments.foreign] if arguments.foreign else [])
     text = f"# setpoint convert {' '.join([':'.join(parts), words]).strip()}\n"
     text += write_toml(to_minimal(composition.draft), document.places)

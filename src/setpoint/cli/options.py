@@ -311,12 +311,12 @@ class Command:
             tokens, parsed.foreign = tokens[:end], [*tokens[end + 1 :]]
             if not parsed.foreign:
                 raise SetpointError(
-                    "unexpected argument '--': overrides in the spelling of the system whose file "
-                    "the source is follow it, and nothing does"
+                    "unexpected argument '--': nothing follows it; it precedes overrides in the "
+                    "syntax of the system whose file is the SOURCE"
                 )
             if "SOURCE" not in self.usage and "DIALECT" not in self.usage:
                 raise SetpointError(
-                    f"{self.title} accepts no file from another system, and so no --"
+                    f"{self.title} does not accept files from other systems, so -- has no meaning"
                 )
         index = 0
         while index < len(tokens):
@@ -452,7 +452,7 @@ class Command:
             raise SetpointError(
                 f"unexpected argument {word!r}: {self.title} takes "
                 + (
-                    f"{self.usage}; put an argument with spaces in quotes"
+                    f"{self.usage}; put arguments with spaces in quotes"
                     if self.usage
                     else "no arguments"
                 )
@@ -470,7 +470,7 @@ class Command:
         typed = one_word(self.program.root, flag, [text, *rest[:end]]) if flag[:2] == "--" else ""
         if typed:
             raise SetpointError(
-                f"unexpected argument {rest[0]!r}; put a value with spaces in quotes: {typed}"
+                f"unexpected argument {rest[0]!r}; put values with spaces in quotes: {typed}"
             )
 
     def _refuse_file(self, word: str) -> None:
@@ -479,20 +479,19 @@ class Command:
             return
         if os.path.isdir(word):
             raise SetpointError(
-                f"unexpected argument {word!r}: {self.title} takes {self.usage}, and one SOURCE is "
-                f"given already; run the command once for each"
+                f"unexpected argument {word!r}: {self.title} takes {self.usage}, and a SOURCE was "
+                f"already given; run the command once for each"
             )
         from setpoint.config.files.file_document import names_file
 
         if names_file(word):
             if FILE in self.options:
                 raise SetpointError(
-                    f"unexpected argument {word!r}; a further configuration file is given as "
-                    f"--file {word}"
+                    f"unexpected argument {word!r}; to add a configuration file, use --file {word}"
                 )
         elif not self.program.is_own and not word.endswith(".py"):
             raise SetpointError(
-                f"unexpected argument {word!r}; a text to train on is data: {text_flags(word)}"
+                f"unexpected argument {word!r}; to train on a text file, use {text_flags(word)}"
             )
 
 
@@ -540,9 +539,12 @@ def _taken_as_value(program: Program, overrides: list[str], tokens: Sequence[str
         if word not in tokens:
             continue
         if with_value(program.root, flag, word, lambda _: True) is None:
-            return f"\n{flag} takes true or false; {word!r} is neither, and no preset, file or run"
+            return (
+                f"\n{flag} takes true or false; {word!r} is neither of these, nor a preset, file "
+                f"or run"
+            )
         if os.path.exists(word) or names_file(word) or preset_named(word):
-            return f"\n{word} is the value of {flag} here; write {flag}=VALUE, or SOURCE first"
+            return f"\n{word} was read as the value of {flag}; write {flag}=VALUE, or SOURCE first"
     return ""
 
 

@@ -39,7 +39,7 @@ def new_file(arguments: Arguments) -> str | None:
     output = arguments.value("--output")
     if output is not None and os.path.exists(output):
         raise SetpointError(
-            f"--output {output} already exists, and would be overwritten; choose another "
+            f"--output {output} already exists and would be overwritten; choose another "
             f"name, or remove it"
         )
     return output

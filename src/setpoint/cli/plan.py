@@ -92,7 +92,7 @@ def _lines(title: str, plan_result: Plan) -> Iterator[str]:
         f"{in_units(space.limit)} a rank"
     )
     if result.unknown:
-        yield f"  left out where the memory is not known here: {result.unknown}"
+        yield f"  omitted where the memory is unknown: {result.unknown}"
     if space.fixed:
         names = ", ".join(f"{name} = {value}" for name, value in space.fixed.items())
         yield f"  fixed: {names}"

@@ -63,7 +63,7 @@ def refuse_nproc(arguments: Arguments, ranks: int) -> None:
     if launched() > 1:
         raise SetpointError(
             f"--nproc {ranks} starts ranks, but a launcher started this process as one of "
-            f"{launched()}; leave one of the two out"
+            f"{launched()}; remove one of the two"
         )
     if arguments.has("--config-from-stdin"):
         raise SetpointError(

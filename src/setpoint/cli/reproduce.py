@@ -125,7 +125,7 @@ def rerun(arguments: Arguments) -> int:
     (path,) = run_directories(arguments.positional, arguments)
     output = Path(arguments.value("--output") or f"{path}-rerun")
     if output.resolve() == path.resolve():
-        raise SetpointError(f"--output {output} is the run itself, which is only read")
+        raise SetpointError(f"--output {output} is the run itself, which must not be changed")
     if output.exists() and not output.is_dir():
         raise SetpointError(f"--output {output} is a file; give a directory")
     load_record(Job, str(path))  # as it was written
@@ -142,7 +142,8 @@ def rerun(arguments: Arguments) -> int:
         lines = "\n  ".join(differences)
         raise SetpointError(
             f"{path} was trained in another environment:\n  {lines}\n"
-            f"Valid: the same, or --allow-differences, which trains with what is here"
+            f"Valid: the same environment, or --allow-differences, which trains with the current "
+            f"one"
         )
     if (output / CONFIG).exists():
         if not reproduction.is_rerun(output, path):
@@ -286,7 +287,7 @@ def _page(done: Replayed, folder: str, most: int | None) -> list[str]:
     between = done.step - 1 - done.start
     reached = f"from the checkpoint of step {done.start}" if done.start else "from the start"
     more = f", {plural(between, 'step')} trained on the way" if between else ""
-    batch = "the batch that was kept" if done.is_kept else "the batch of the data"
+    batch = "the batch kept by the run" if done.is_kept else "the batch read from the data"
     lines = [f"{folder}: step {done.step} {reached}{more}, with {batch}"]
     for name, title in (("loss", "loss"), ("grad_norm", "gradient norm")):
         now = getattr(done.numbers, name)

@@ -39,10 +39,11 @@ def expand_response_files(
                 continue
             where = f"{word.place}: " if isinstance(word, Word) else ""
             if word == "@":
-                raise SetpointError(f"{where}'@' names no file; expected @FILE")
+                raise SetpointError(f"{where}'@' is not followed by a file name; expected @FILE")
             if depth == MAX_DEPTH:
                 raise SetpointError(
-                    f"{where}response files are read {MAX_DEPTH} levels deep; does one name itself?"
+                    f"{where}response files can be nested at most {MAX_DEPTH} levels deep; does "
+                    f"one include itself?"
                 )
             name = os.path.normpath(os.path.join(folder, os.path.expanduser(word[1:])))
             data = _read_response(name, word, where, left)
@@ -60,10 +61,10 @@ def _read_response(name: str, word: str, where: str, limit: int) -> bytes:
     if not can_be_named(word):
         raise SetpointError(f"{where}{word!r} is not a valid file name")
     missing = (
-        f"there is no such response file; a value that begins with '@' is written after an equals "
+        f"there is no such response file; write a value that begins with '@' after an equals "
         f"sign, as in --section.field={word}"
     )
-    too_large = f"response files of more than {MAX_BYTES} bytes in all are not read"
+    too_large = f"response files may have at most {MAX_BYTES} bytes in total"
     try:
         return read_plain_file(name, limit, lambda _: too_large, lambda _: missing)
     except FileError as error:
@@ -86,5 +87,5 @@ def split(text: str, name: str) -> list[Word]:
         words += [Word(word, place) for word in parts]
     for word in words:
         if not can_be_named(word):
-            raise SetpointError(f"{word!r}: a zero byte is not part of an argument")
+            raise SetpointError(f"{word!r}: an argument cannot contain a null byte")
     return words

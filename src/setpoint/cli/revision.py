@@ -109,7 +109,8 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     """Find the commit in the working folder's repository, or in Setpoint's own checkout."""
     if inner.startswith("//"):
         raise SetpointError(
-            f"{name}:{inner} is a URL, and a source is on this machine.\nValid: a copy of the file "
+            f"{name}:{inner} is a URL, but a source must be on this machine.\nValid: a copy of "
+            f"the file "
             f"or directory; `setpoint checkpoint list` and `verify`, and checkpoint.load of a new "
             f"run, take the URL of a run"
         )
@@ -139,11 +140,11 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     if checkout and checkout_commit:
         return Revision(checkout, checkout_commit, "", inner)
     if repository and commit:
-        where = f"its own checkout {checkout} does not know it"
+        where = f"its own checkout {checkout} does not have it"
         raise SetpointError(
-            f"{name}:{inner}: the repository {repository} holds no Setpoint at {name}, so that "
-            f"this preset has no history there; and Setpoint itself does not run from that "
-            f"revision: {where if checkout else 'it has no checkout'}"
+            f"{name}:{inner}: the repository {repository} does not contain Setpoint at {name}, so "
+            f"this preset has no history there, and Setpoint cannot run from that revision: "
+            f"{where if checkout else 'it has no checkout'}"
         )
     where = "a repository around the working folder" if repository is None else repository
     where += ", nor of Setpoint's own checkout" if checkout and checkout != repository else ""
@@ -254,7 +255,7 @@ def repository_of(folder: str) -> str | None:
     message = _text(done.stderr)
     if "not a git repository" in message or "must be run in a work tree" in message:
         return None
-    raise SetpointError(f"git refuses to read the repository of {folder}: {message}")
+    raise SetpointError(f"git cannot read the repository of {folder}: {message}")
 
 
 def commit_of(repository: str, revision: str) -> str | None:
@@ -322,10 +323,10 @@ def _git(folder: str, *arguments: str) -> subprocess.CompletedProcess[bytes]:
             check=False,
         )
     except FileNotFoundError:
-        raise SetpointError("a revision is read with git, which is not installed") from None
+        raise SetpointError("reading a revision needs git, which is not installed") from None
     except subprocess.TimeoutExpired:
         raise SetpointError(
-            f"git {arguments[0]} in {folder} did not end within {GIT_TIMEOUT:g} seconds"
+            f"git {arguments[0]} in {folder} did not finish within {GIT_TIMEOUT:g} seconds"
         ) from None
     except OSError as error:
         raise SetpointError(f"git cannot be run: {error.strerror}") from None

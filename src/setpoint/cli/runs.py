@@ -90,7 +90,7 @@ def runs_list(arguments: Arguments) -> int:
     notes = [f"{run.facts['run']}: {text}" for run in runs for text in run.problems]
     if not runs:
         places = ", ".join(str(folder.absolute()) for folder in folders)
-        notes.append(f"there are no runs yet in {places}; `setpoint train` makes them")
+        notes.append(f"there are no runs yet in {places}; `setpoint train` creates them")
     shown = runs
     if not arguments.has("--archived"):
         shown = [run for run in runs if not run.facts["archived"]]
@@ -143,7 +143,7 @@ def runs_tag(arguments: Arguments) -> int:
     """
     tag, *words = arguments.positional
     if is_run_directory(Path(tag)):
-        raise SetpointError(f"the tag comes first: setpoint runs tag TAG {tag}")
+        raise SetpointError(f"the tag must come first: setpoint runs tag TAG {tag}")
     if not re.fullmatch(r"[\w.:/+@-]+", tag):
         raise SetpointError(f"{tag!r} is not a tag\nValid: letters, digits and _ . : / + @ -")
     paths, removes = run_directories(words, arguments), arguments.has("--remove")
@@ -252,7 +252,7 @@ def runs_verify(arguments: Arguments) -> int:
     """
     paths, head = run_directories(arguments.positional, arguments), arguments.value("--head")
     if head is not None and len(paths) > 1:
-        raise SetpointError(f"--head applies to one run, and {len(paths)} are given")
+        raise SetpointError(f"--head applies to one run, but {len(paths)} are given")
     prepare(arguments)
     rows: list[dict[str, Any]] = []
     lines: list[str] = []
@@ -265,7 +265,7 @@ def runs_verify(arguments: Arguments) -> int:
             problems.append(str(error))
         problems += seal.problems
         if head is not None and seal.head != head:
-            problems.append(f"the head of its chain is {seal.head or 'not there'}, not {head}")
+            problems.append(f"the head of its chain is {seal.head or 'missing'}, not {head}")
         rows.append({"run": str(path), **asdict(seal), "problems": problems})
         kinds = {"row": seal.rows, "event": seal.events, "checkpoint": seal.checkpoints}
         sealed = "sealed: " + ", ".join(plural(number, kind) for kind, number in kinds.items())
@@ -307,7 +307,7 @@ def watch(arguments: Arguments) -> int:
     names = arguments.values("--metric")
     for name in names:
         if "." not in name:
-            raise SetpointError(f"--metric is KIND.COLUMN, such as train.loss; got {name!r}")
+            raise SetpointError(f"--metric must be KIND.COLUMN, such as train.loss; got {name!r}")
     every = arguments.number("--every") or 2.0
     watched = Watched(Path(run_path(arguments.positional[0], arguments)))
     if names:
@@ -363,7 +363,7 @@ def rendered(watched: Watched, columns: int, lines: int, colour: bool) -> str:
         parts.append(_plain(" ".join(f"error: {fault.get('error')}".split())[:MAX_ERROR]))
     if watched.broken:
         parts.append(
-            f"lines that are not rows: {watched.broken:,}; `setpoint runs verify` names them"
+            f"lines that are not rows: {watched.broken:,}; `setpoint runs verify` lists them"
         )
     missing = [name for name in watched.requested if name not in watched.known]
     for name in missing if watched.known else ():

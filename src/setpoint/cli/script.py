@@ -108,11 +108,11 @@ def _run_command_line(root: type[C], arguments: Sequence[str]) -> tuple[C | None
 def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[str]) -> C:
     if isinstance(words, str) or not all(isinstance(word, str) for word in words):
         raise SetpointError(
-            f"load accepts arguments as a list of words, such as ['--seed', '3']; got {words!r}"
+            f"load: arguments must be a list of str, such as ['--seed', '3']; got {words!r}"
         )
     parsed = RUN.of(Program("load", root)).parse(words)
     if parsed.has("--help"):
-        raise SetpointError("--help belongs to the command line of a script")
+        raise SetpointError("--help is only for the command line of a script")
     if source is not None:
         if parsed.positional:
             raise SetpointError(
@@ -159,7 +159,7 @@ def _dispatch(program: Program, words: list[str], configs: list[Any]) -> int:
     except SetpointError:
         if parsed.source in COMMANDS:
             raise SetpointError(
-                f"the command comes first: {program.name} {parsed.source} [SOURCE] [OVERRIDES]"
+                f"the command must come first: {program.name} {parsed.source} [SOURCE] [OVERRIDES]"
             ) from None
         raise
     return 0

@@ -89,12 +89,12 @@ def show(arguments: Arguments) -> int:
     path, source = _optional_path(arguments)
     schema = arguments.value("--schema")
     if chosen == "python" and path is not None:
-        raise SetpointError("--format python prints the whole configuration; leave PATH out")
+        raise SetpointError("--format python prints the whole configuration; remove PATH")
     if schema is not None and not (schema and schema.isprintable()):
         raise SetpointError(f"--schema needs a path or an address on one line, got {schema!r}")
     if schema is not None and chosen == "json" and arguments.has("--origins"):
         raise SetpointError(
-            "--schema and --origins contradict each other in JSON: a file with origins is no "
+            "--schema and --origins cannot be combined in JSON: a file with origins is not a "
             "configuration file"
         )
     config = open_source(source, arguments).resolve()
@@ -474,8 +474,8 @@ def _refuse_layers(arguments: Arguments) -> None:
     if given or arguments.overrides:
         word = (given or arguments.overrides)[0]
         raise SetpointError(
-            f"{word} could apply to any of {len(arguments.positional)} sources; it can be given "
-            f"with two, and then applies to the second"
+            f"{word} could apply to any of {len(arguments.positional)} sources; overrides are "
+            f"accepted with two sources, and then apply to the second"
         )
 
 

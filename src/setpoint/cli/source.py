@@ -98,7 +98,7 @@ def open_source(
         near = {os.path.basename(path): path for path in (*files_here(), *run_directories())}
         close = nearest(str(source), near, 1)
         meant = f" (did you mean {near[close[0]]}?)" if close else ""
-        elsewhere = f", and no file or directory of that name here{meant}"
+        elsewhere = f", and no file or directory has that name{meant}"
         raise UnknownPreset(error.kind, error.name, error.known, elsewhere) from None
     is_file = isinstance(source, str) and names_file(source) and kind_of(source) == OTHER
     if composition.problems and is_file:
@@ -111,8 +111,8 @@ def open_source(
             return composition
     if given.foreign and (not isinstance(source, str) or dialect_and_file(source) is None):
         raise SetpointError(
-            f"words after -- are overrides in the spelling of another system, for a SOURCE that is "
-            f"a file of it, DIALECT:FILE; got {label}"
+            f"arguments after -- are overrides in the syntax of another system, for a SOURCE in "
+            f"its format, DIALECT:FILE; got {label}"
         )
     sections = (name for name, i in fields_of(root).items() if isinstance(i.type, SectionType))
     if any(isinstance(vars(composition.draft).get(name), Reference) for name in sections):
@@ -185,7 +185,7 @@ def _report_missing_data(composition: Composition[Any], is_training: bool) -> No
     for document in composition.files:
         if document.data and hasattr(document, "reports"):  # a refused file has no data
             text = (
-                f"{document.name} names no data that can be read here, and the default is Python's "
+                f"{document.name} has no data that can be read, and the default is Python's "
                 f"standard library"
             )
             flags = "--data.sources text --data.sources.0.paths FILE"
@@ -223,7 +223,7 @@ def _open_start(
 
     if is_hugging_face_directory(source) and not is_own:
         raise SetpointError(
-            f"{source} holds a model in the format of Hugging Face and no configuration; "
+            f"{source} contains a model in Hugging Face format but no configuration; "
             f"`setpoint import {source} --output model.toml` writes one"
         )
     with open_record(source, kind, arguments) as folder:
@@ -240,8 +240,8 @@ def _set_ranks_and_device(composition: Composition[Any], arguments: Arguments) -
         # Ignore the command line of the recorded run.
         if any(o.layer == COMMAND_LINE and not isinstance(o, Recorded) for o in origins):
             raise SetpointError(
-                "--world-size and parallel.world_size are the same number and both are given; "
-                "leave one of them out"
+                "--world-size and parallel.world_size set the same number, but both are given; "
+                "remove one of them"
             )
         parallel.set_field("world_size", size, Origin(COMMAND_LINE, "--world-size"))
     # A named GPU is the one that `auto` would select where the job runs.
@@ -259,11 +259,12 @@ def _refuse_other_file(source: str, command: str) -> None:
     if source.endswith(".py"):
         module = source.removesuffix(".py").replace(os.sep, ".")
         raise SetpointError(
-            f"{reason}A function in it that returns one is given as module:function: setpoint "
+            f"{reason}Give a function in it that returns one as module:function: setpoint "
             f"{verb} {module}:FUNCTION"
         )
     raise SetpointError(
-        f"{reason}A text to train on is data of a preset or a file: setpoint {verb} tiny "
+        f"{reason}To train on a text file, set it as the data of a preset or file: setpoint "
+        f"{verb} tiny "
         f"{text_flags(source)}"
     )
 
@@ -430,7 +431,7 @@ def open_record(source: str, kind: str, arguments: Arguments) -> Iterator[str]:
         if program.is_own:
             raise SetpointError(
                 f"{source}: git revisions can be read for Setpoint's own jobs only; for "
-                f"{program.name}, check the revision out next to this one and compare records"
+                f"{program.name}, check out the revision in another directory and compare records"
             )
         from setpoint.cli.revision import record_at_revision
 
@@ -474,7 +475,7 @@ def _no_record(source: str) -> SetpointError:
 
     names = [directory.name for directory in list_checkpoints(Path(source)).values()]
     if names:
-        text = f"{source} holds checkpoints; name one of them: {', '.join(names)}, latest"
+        text = f"{source} contains checkpoints; give one of them: {', '.join(names)}, latest"
         return SetpointError(text)
     if Path(source, ADAPTER_CONFIG).is_file():
         return adapter_alone(source)
@@ -548,7 +549,7 @@ def run_path(word: str, arguments: Arguments) -> str:
     if not os.path.isdir(path):
         raise SetpointError(
             f"{word}: its run {path} does not exist. Train it first: setpoint train {word}\n"
-            f"{runs_of_name(path) or 'A run with overrides is given by its directory.'}"
+            f"{runs_of_name(path) or 'Give a run with overrides by its directory.'}"
         )
     return path
 
@@ -580,8 +581,8 @@ def trained_run(job: Job, source: str) -> str:
     if job.seed is None:
         folder = os.path.join(job.workspace, *filter(None, [job.experiment]))
         raise SetpointError(
-            f"seed = null: {source} names no run, since each start draws another seed; give the "
-            f"run directory, which `setpoint compare {folder}` lists"
+            f"seed = null: {source} does not identify a run, because each start draws another "
+            f"seed; give the run directory, listed by `setpoint compare {folder}`"
         )
     from setpoint.train.run_name import find_run
 

@@ -283,8 +283,8 @@ def sweep_script(arguments: Arguments) -> int:
     composer, search, _, space = read_call(arguments, lambda draft: None, checker)
     if search is not None:
         raise SetpointError(
-            f"{source}: a search needs results of points, which a script does not report; give "
-            f"a grid, a list or random points"
+            f"{source}: a search needs results, which a script does not report; give a grid, a "
+            f"list or random points"
         )
 
     points = resolve_points(space, composer, arguments.integer("--limit") or LIMIT)
@@ -336,8 +336,8 @@ def read_call(
     composer = Composer(opener, line, finish, checker)
     if line.source == "-" and None in line.modifiers:
         raise SetpointError(
-            "standard input can be read once, and several modifiers need it several times; save "
-            "it as a file"
+            "standard input can be read only once, but several modifiers need it several times; "
+            "save it as a file"
         )
     if line.source is not None and opener.file is None:
         composer.base()  # reads the file and its table of the sweep
@@ -379,7 +379,7 @@ class Opener:
         elif table is not None and table.name != self.file.name:
             raise SetpointError(
                 f"{table.where((TABLE,))} and {self.file.where((TABLE,))} both describe the points "
-                f"of a sweep; leave one of the tables out"
+                f"of a sweep; remove one of the tables"
             )
         composition.sweep = None
         return composition
@@ -395,9 +395,8 @@ class Opener:
             return None
         if EXTENDS in document.data:
             raise SetpointError(
-                f"{document.where((EXTENDS,))}: `{EXTENDS}` and the axis `{SOURCE}` both name what "
-                f"the file is put on top of; make what it extends a value of the axis, or leave "
-                f"one of the two out"
+                f"{document.where((EXTENDS,))}: `{EXTENDS}` and the axis `{SOURCE}` both set what "
+                f"the file extends; make it a value of the axis, or remove one of the two"
             )
         return document
 
@@ -425,8 +424,8 @@ class Opener:
                 )
         elif ":" in text.partition("(")[0]:
             raise SetpointError(
-                f"{text!r} would be imported, and a file imports nothing; register the function "
-                f"as a preset and name its module by --import"
+                f"{text!r} would be imported, but files cannot import code; register the function "
+                f"as a preset and import its module with --import"
             )
         elif not preset_named(text):
             reason = UnknownPreset("preset", text.partition("(")[0], presets)
@@ -454,8 +453,7 @@ def _space(
         refuse_misspelt_distributions(line)
     if search is not None and (count is not None or line.axes or drawn):
         raise SetpointError(
-            "the file describes a search, which stands alone; give neither --random nor several "
-            "values with it"
+            "the file describes a search, which cannot be combined with --random or several values"
         )
     if trials is not None or search is not None:
         if trials is not None and search is None:
@@ -533,12 +531,12 @@ def _refuse_fixed(
     for path, origin in paths.items():
         if path in fixed:
             raise SetpointError(
-                f"{'.'.join(path)} is varied by the file ({origin.describe(path)}) and is given "
-                f"on the command line as well ({fixed[path]}); leave one of them out"
+                f"{'.'.join(path)} is varied by the file ({origin.describe(path)}) and also set "
+                f"on the command line ({fixed[path]}); remove one of them"
             )
         if path == (SOURCE,) and not has_sources:
             raise SetpointError(
-                f"{origin.describe(path)}: an axis of sources is in the file that is itself "
-                f"the source of the sweep; or give the sources on the command line: "
+                f"{origin.describe(path)}: an axis of sources must be in the file that is the "
+                f"source of the sweep; or give the sources on the command line: "
                 f"{arguments.command.title} A,B"
             )

@@ -122,7 +122,7 @@ def plan_run(arguments: Arguments) -> CheckedJob:
     adopt_launcher(composition)
     if start is not None and start.most > 1 and composition.draft.seed is None:
         raise SetpointError(
-            "seed = null: each node would draw another seed.\nValid: a number, the same on all"
+            "seed = null: each node would draw a different seed.\nValid: a number, the same on all"
         )
     draw_seed(composition.draft)
     job = composition.resolve()
@@ -291,7 +291,7 @@ def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
     raise SetpointError(
         f"--nnodes {start.least}:{start.most}: the run could not continue with {nodes} of the "
         f"nodes, which have {nodes * start.ranks} ranks:\n{error}\n"
-        f"It can with {', '.join(fits)} of them.\nValid: a range of these, or sizes that each "
+        f"It could with {', '.join(fits)} of them.\nValid: a range of these, or sizes that each "
         f"number of ranks divides"
     )
 
@@ -411,8 +411,8 @@ def _by_slurm(arguments: Arguments, request: JobRequest, place: str) -> int:
     time = arguments.value("--time")
     if time is not None and 0 < seconds_of(time) <= request.notice:
         raise SetpointError(
-            f"--time {time} is {seconds_of(time)} s, and the job is signalled {request.notice} s "
-            f"before its end: it would only be queued again.\n"
+            f"--time {time} is {seconds_of(time)} s, but the job is signalled {request.notice} s "
+            f"before its end, so it would only be requeued.\n"
             f"Valid: a longer time, or a shorter resilience.grace_period, which is "
             f"{request.grace:g} s"
         )
@@ -445,12 +445,13 @@ def _refuse_options(arguments: Arguments) -> bool:
         )
     if arguments.has("--config-from-stdin") or "-" in arguments.positional:
         raise SetpointError(
-            "standard input does not reach the nodes of a cluster: save the configuration in a file"
+            "standard input is not available on the nodes of a cluster: save the configuration in "
+            "a file"
         )
     time = arguments.value("--time")
     if time is not None and not TIME_FORMAT.fullmatch(time):
         raise SetpointError(
-            f"--time {time} is not a time of Slurm.\nValid: minutes, hours:minutes:seconds as "
+            f"--time {time} is not a Slurm time.\nValid: minutes, hours:minutes:seconds as "
             f"24:00:00, or days-hours as 2-12"
         )
     return by_slurm

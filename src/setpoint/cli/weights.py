@@ -97,9 +97,7 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
     kind = kind_of(source)
     if kind == CHECKPOINT:
         if selector is not None:
-            raise SetpointError(
-                f"{source} is already a checkpoint; leave --checkpoint {selector} out"
-            )
+            raise SetpointError(f"{source} is already a checkpoint; remove --checkpoint {selector}")
         with open_record(source, kind, arguments) as record:
             _refuse_another_model(record, job, _sampling_seed(job, arguments))
         _refuse_what_is_over(job, arguments)
@@ -312,8 +310,8 @@ def _refuse_what_is_over(job: Job, arguments: Arguments, only_instead: bool = Fa
         lines = [f"{count} no effect: the training of {source} is over", "", *lines, ""]
         *more, last = (*TAKEN_OVER, *TAKEN_OVER_BY.get(command, ()))
         lines += [
-            f"  setpoint {command} uses runtime fields of {', '.join(more)} and {last} only. "
-            "For all else it",
+            f"  setpoint {command} uses only runtime fields of {', '.join(more)} and {last}. "
+            "For everything else it",
             f"  has options (setpoint {command} --help), or write a job for setpoint infer.",
         ]
         raise SetpointError("\n".join(lines))

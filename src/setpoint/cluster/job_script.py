@@ -172,11 +172,11 @@ def submit(path: str) -> str:
         )
     except FileNotFoundError:
         raise SetpointError(
-            f"there is no command sbatch on this machine; {path} is written, and can be submitted "
-            f"where Slurm is, with `sbatch {shlex.quote(path)}`"
+            f"there is no command sbatch on this machine; {path} was written, and can be "
+            f"submitted on a Slurm cluster with `sbatch {shlex.quote(path)}`"
         ) from None
     if done.returncode:
-        raise RunError(f"sbatch has refused {path}: {done.stderr.strip() or done.stdout.strip()}")
+        raise RunError(f"sbatch rejected {path}: {done.stderr.strip() or done.stdout.strip()}")
     # With several clusters: number;cluster.
     return done.stdout.strip().partition(";")[0]
 

@@ -68,14 +68,14 @@ class Compile(
         if self.options.dump() and self.mode is not None:
             yield Problem(
                 "options",
-                "contradicts mode, which is a set of options",
+                "contradicts mode, which sets options itself",
                 also=("mode",),
                 hint="Remove one of the two.",
             )
         if self.mode not in (None, "default") and self.backend != "inductor":
             yield Problem(
                 "mode",
-                f"is inductor's, and the backend is {self.backend}",
+                f"is an option of inductor, but the backend is {self.backend}",
                 valid=("null",),
                 also=("backend",),
             )
@@ -83,15 +83,14 @@ class Compile(
             if getattr(self, name) is not None and self.backend != "inductor":
                 yield Problem(
                     name,
-                    f"has no effect: the code in it is inductor's, and the backend is "
-                    f"{self.backend}",
+                    f"has no effect: only inductor uses it, but the backend is {self.backend}",
                     valid=("null",),
                     also=("backend",),
                 )
 
     @dead("fullgraph", holds=(True,))
     def _fullgraph_is_dead(self) -> str | None:
-        return "scope = graph is always whole" if self.scope == "graph" else None
+        return "scope = graph always compiles one full graph" if self.scope == "graph" else None
 
     @dead("optimize_ddp", holds=(False,))
     def _optimize_ddp_is_dead(self) -> str | None:

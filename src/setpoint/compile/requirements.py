@@ -98,7 +98,7 @@ def machine_problems(config: Compile, device: str) -> Iterator[Problem]:
         if os.environ.get(name) == "1":
             yield Problem(
                 "compile",
-                f"{name} is set, so that nothing would be compiled",
+                f"{name} is set, so nothing would be compiled",
                 valid=("null",),
                 hint="Unset it, or set compile to null.",
             )
@@ -121,13 +121,13 @@ def _missing_compiler() -> str | None:
     compiler = os.environ.get("CXX", usual)
     if shutil.which(compiler):
         return None
-    return f"inductor needs a C++ compiler, and finds no {compiler} (install g++, or set CXX)"
+    return f"inductor needs a C++ compiler, but {compiler} was not found (install g++, or set CXX)"
 
 
 def _missing_triton() -> str | None:
     if importlib.util.find_spec("triton"):
         return None
-    return "inductor needs Triton for a GPU, and does not find it (pip install triton)"
+    return "inductor needs Triton for a GPU, but it is not installed (pip install triton)"
 
 
 def flatten(options: Free, known: Collection[str]) -> dict[str, Any]:
@@ -185,6 +185,6 @@ def make_folder(folder: Path, field: str = "cache") -> None:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:  # it has changed since, or the disk is full or read-only
-            reason = f"it cannot be made: {error.strerror}"
+            reason = f"it cannot be created: {error.strerror}"
     if reason is not None:
         raise SetpointError(f"compile.{field} = {folder}: {reason}")

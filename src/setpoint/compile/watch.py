@@ -90,7 +90,7 @@ class Watch:
         new = reasons[self._breaks :] if len(reasons) >= self._breaks else reasons
         self._breaks = len(reasons)
         return [
-            f"a graph ends, and what ends it runs eagerly: {reason_in(r.reason)}"
+            f"graph break; the code that causes it runs eagerly: {reason_in(r.reason)}"
             f"{_place(r.user_stack)}"
             for r in new
             if not _is_meant(r)
@@ -139,9 +139,9 @@ def explain(error: Exception) -> RunError | None:
         return None
     return RunError(
         f"torch.compile: {reason_in(str(error))}\n"
-        f"Change what it names, or set compile = null; if compile.fullgraph is true, false lets "
-        f"such a part run eagerly, and compile.backend = aot_eager shows whether it is "
-        f"the backend that fails"
+        f"Change that code, or set compile = null. If compile.fullgraph is true, set it to false "
+        f"to run such code eagerly; compile.backend = aot_eager shows whether the backend is the "
+        f"cause"
     )
 
 

@@ -172,8 +172,8 @@ def _read_component(item: object, origin: Origin) -> Any:
         return Reference(item)
     if not _is_component(item):
         raise Invalid(
-            "must be a component, as the others are: a list or mapping holds components only, or "
-            "plain values only"
+            "must be a component like the others: a list or mapping cannot mix components and "
+            "plain values"
         )
     return _component(item, origin)
 
@@ -182,8 +182,8 @@ def _refuse_hidden(value: object, depth: int) -> None:
     """Refuse a component that is nested too deeply to be built."""
     if depth and _is_component(value):
         raise Invalid(
-            "holds a component that is nested too deeply: a component is an argument itself, or an "
-            "item of a list or mapping that is one"
+            "contains a component nested too deeply: a component must be an argument itself, or "
+            "an item of a list or mapping argument"
         )
     for _, item in children(value):
         _refuse_hidden(item, depth + 1)

@@ -113,8 +113,9 @@ class Tree:
                 inner = section[part] = {"extends" if inner.startswith("@") else "type": inner}
             elif not isinstance(inner, list if isinstance(new[depth], int) else dict):
                 raise SetpointError(
-                    f"{dotted(new)} has no place: {dotted(new[:depth])} is {guessed(inner)!r}; set "
-                    f"{dotted(old)} by hand as the new schema wants it"
+                    f"{dotted(new)} cannot be moved: {dotted(new[:depth])} is {guessed(inner)!r}; "
+                    f"set "
+                    f"{dotted(old)} by hand to match the new schema"
                 )
             section = cast(Any, inner)
         if isinstance(section, dict) and new[-1] in section:

@@ -365,7 +365,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
         for path, phase in phases:
             now = weights | phase.weights, phase.lr_factor
             if now == before:
-                yield Problem(path, "has no effect: weights and lr_factor equal those before it")
+                yield Problem(path, "has no effect: weights and lr_factor are the same as before")
             before = now
             for name in phase.weights:
                 if name not in weights:
@@ -393,7 +393,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
             if field_name.rpartition(".")[2] == "input_ids":
                 yield Problem(
                     f"sources.{index}.field",
-                    "holds token ids, and only text can be streamed",
+                    "contains token ids, but only text can be streamed",
                     valid=("text",),
                     also=(f"sources.{index}.streaming",),
                 )
@@ -469,7 +469,7 @@ class Data(Config, role=IDENTITY, owner="setpoint.data.sides:read_sides"):
             if self.curriculum is not None and source.is_streamed:
                 yield Problem(
                     f"{path}.streaming",
-                    "excludes a curriculum, which sorts all documents in advance",
+                    "cannot be combined with a curriculum, which sorts all documents in advance",
                     valid=("false",),
                     also=("curriculum",),
                 )

@@ -522,8 +522,8 @@ class LaneCursor:
         for lane, pos in positions.items():
             if pos.begin is not None and pos.begin.part not in known and not other_data:
                 raise SetpointError(
-                    f"{stream.where}: the data position is in {pos.begin.part}, which is "
-                    "gone.\nValid: the files of the record, --accept data, or a new run."
+                    f"{stream.where}: the data position is in {pos.begin.part}, which no longer "
+                    f"exists.\nValid: the files of the record, --accept data, or a new run."
                 )
             if other_data:
                 group = lane * groups // count

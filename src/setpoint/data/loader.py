@@ -133,7 +133,7 @@ TIMED_OUT = "DataLoader timed out"
 """Start of the message of torch's RuntimeError."""
 NAMES = {each.value: each.name for each in signal.Signals}
 WHY = {
-    "SIGKILL": ", which the system sends when memory runs out",
+    "SIGKILL": ", which the system sends when it runs out of memory",
     "SIGBUS": ", for example because a mapped file was truncated",
 }
 """Likely causes of signals that no process sends on purpose."""
@@ -388,7 +388,8 @@ class BatchLoader:
             [
                 f"{self.section}.{reason}",
                 *(f"Worker {pid} was making {rows}." for pid, rows in active),
-                f"Valid: {self.section}.workers = 0 makes the rows in this process, and shows why.",
+                f"Valid: {self.section}.workers = 0 builds the rows in this process and shows the "
+                f"reason.",
             ]
         )
 

@@ -295,7 +295,8 @@ class EpochCursor(ABC):
         elif not valid or row >= rows:
             raise SetpointError(
                 f"data loader state: epoch {epoch!r}, group {group!r}, row {row!r} is not a "
-                f"position.\nValid: epoch 0 or more, group 0 to {self.groups - 1}, and a row of it."
+                f"position.\nValid: epoch 0 or more, group 0 to {self.groups - 1}, and a row of "
+                f"that group."
             )
         return EpochPosition(epoch, epoch_row, group, row)
 

@@ -92,7 +92,7 @@ def pieces_of(corpus: Corpus, length: int, too_long: str) -> DocumentPieces:
         if number:
             notes.append(f"{number:,} {out_of} are longer than {length:,} tokens: {action}{lost}")
     if without:
-        notes.append(f"{without:,} {out_of} have no trained token within {length:,}: left out")
+        notes.append(f"{without:,} {out_of} have no trained token within {length:,}: dropped")
     return DocumentPieces(starts, lengths, count, left_out, without, tuple(notes))
 
 
@@ -105,9 +105,9 @@ def require_pieces(pieces: DocumentPieces, corpus: Corpus, length: int) -> None:
     if not len(pieces.starts):
         use = "to train on" if corpus.side == "train" else f"in {corpus.side} to evaluate on"
         raise SetpointError(
-            f"data.packing: none of {len(corpus.starts)} documents is left {use}: "
+            f"data.packing: none of {len(corpus.starts)} documents remains {use}: "
             f"{pieces.too_long} are longer than a row of {length} tokens and "
-            f"{pieces.without_targets} have no target in it.\n"
+            f"{pieces.without_targets} have no target within that.\n"
             f"Valid: a larger batch.sequence_length (the longest document takes "
             f"{int(corpus.reads()[1].max(initial=0)):,}), too_long = split for text, or data with "
             "targets."

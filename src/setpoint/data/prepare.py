@@ -658,7 +658,8 @@ class Preparation:
             return request.no_documents(source, has_text)
         return SetpointError(
             f"{request.where}: data.held_out = {request.held_out:g} holds nothing out: there are "
-            "one or two documents, too short to be cut or conversations, which are not cut.\n"
+            f"only one or two documents, which are too short to split, or are conversations, "
+            f"which are not split.\n"
             "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
         )
 

@@ -76,8 +76,8 @@ def reshard(
     except OSError as error:
         shutil.rmtree(target, ignore_errors=True)
         raise RunError(
-            f"{error.filename or target} cannot be written: {error.strerror or error}. Another "
-            "number of shards needs the same space again until all is uploaded"
+            f"{error.filename or target} cannot be written: {error.strerror or error}. Changing "
+            f"the number of shards needs the same space again until the upload is complete"
         ) from error
     except BaseException:
         shutil.rmtree(target, ignore_errors=True)

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 SHOWN = 60  # characters of a wrong value that a message repeats
 WITH_NUL = "with NUL bytes, as in UTF-16 read as UTF-8"
-BLANK = "of white space only"
+BLANK = "with only whitespace"
 RARE = 0.01
 """Fraction of blank documents below which there is no caution."""
 WANTED_DOCUMENTS = (
@@ -310,7 +310,7 @@ class DocumentFilter:
                 yield limited
         if self.counts["of"] and is_empty:
             raise SetpointError(
-                f"{self.where}.filter: of {self.counts['of']:,} documents none is left "
+                f"{self.where}.filter: of {self.counts['of']:,} documents, none remain "
                 f"({self._reasons()}).\nValid: wider limits."
             )
 
@@ -535,7 +535,7 @@ def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool) -
     if len(ordered) > 1:
         reason = f"each of the {len(ordered)} documents has a few bytes, '{first.name}' {size}"
     if not divisible or first.trained is not None:
-        reason = f"the only document, '{first.name}', is a conversation, which is not cut"
+        reason = f"the only document, '{first.name}', is a conversation, which is not split"
     return (
         f"data.held_out: {held_out:g} holds nothing out: {reason}.\n"
         "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."

@@ -173,7 +173,7 @@ class Sampler:
             raise SetpointError(
                 f"data.sources: every source was read as often as its epochs allow, after {first} "
                 f"sequences.\nValid: a shorter duration, more epochs, or epochs = null for a "
-                "source, which is then read as often as is needed."
+                "source, which is then read as often as needed."
             )
         share_sum = sum(share for _, share in shares)
         shares = [(number, share / share_sum) for number, share in shares]
@@ -316,8 +316,8 @@ def _require_same_rows(state: Mapping[str, Any], cursor: Cursor, other_data: boo
     for key, current in cursor.facts.items():
         if current != state[key] and not (other_data and key in ("tokens", "digest")):
             raise SetpointError(
-                f"data loader state: {key} was {state[key]} where it was recorded, and is "
-                f"{current} now, so it does not point at the same rows.\n"
+                f"data loader state: {key} was {state[key]} when it was saved, but is {current} "
+                f"now, so it does not refer to the same rows.\n"
                 f"Valid: the data, packing and seed of the record, or a new run."
             )
 

@@ -345,7 +345,7 @@ def _opened(folder: Path, tokenizer: Tokenizer) -> list[Corpus] | None:
     try:
         return open_folder(folder, tokenizer)[1]
     except DamagedData as error:
-        _say(f"data: {str(error).partition(chr(10))[0]} It is prepared again.")
+        _say(f"data: {str(error).partition(chr(10))[0]} Preparing it again.")
         shutil.rmtree(folder, ignore_errors=True)
         return None
 
@@ -367,7 +367,7 @@ def find_stale(root: Path, key: StoreKey, inputs: Sequence[str]) -> str:
     for folder in sorted(root.glob(f"{key.request}-*")):
         if folder.name != key.folder and is_prepared(folder):
             changed = brief_changes(read_inputs(folder), inputs)
-            return f"the prepared data in {folder} is stale and not used: {changed}"
+            return f"the prepared data in {folder} is stale and is not used: {changed}"
     return ""
 
 

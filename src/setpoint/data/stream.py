@@ -138,8 +138,8 @@ class Stream:
             for document, next_place in self.source.read(number, place):
                 if document.trained is not None:
                     raise SetpointError(
-                        f"{self.where}: the document '{document.name}' says which of its tokens "
-                        "are trained on, and what is streamed is plain text.\n"
+                        f"{self.where}: the document '{document.name}' marks trained tokens, but "
+                        f"only plain text can be streamed.\n"
                         "Valid: streaming = false, or documents without `trained`."
                     )
                 kept = document if limits is None else limits.limited(document)

@@ -166,8 +166,8 @@ def read_manifest(folder: Path) -> StoreManifest:
         version = content.pop("format")
         if version != FORMAT:
             raise DamagedData(
-                f"the prepared data in {folder} has format {version!r}, and this version of "
-                f"setpoint reads {FORMAT}.\nValid: data prepared by this version."
+                f"the prepared data in {folder} has format {version!r}, but this version of "
+                f"Setpoint reads {FORMAT}.\nValid: data prepared by this version."
             )
         sides = tuple(
             Side(**{**side, "sources": tuple(side["sources"])}) for side in content.pop("sides")
@@ -177,7 +177,7 @@ def read_manifest(folder: Path) -> StoreManifest:
         }
         for name in files:  # they are copied and pushed under these names
             if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts:
-                raise ValueError(f"it names the file {name!r}, which lies elsewhere")
+                raise ValueError(f"it names the file {name!r}, which is in another folder")
         notes = tuple(str(note) for note in content.pop("notes"))
         token_files = tuple(
             (str(path), str(dtype), int(offset), int(count))
@@ -216,12 +216,12 @@ def verify(folder: Path, manifest: StoreManifest, contents: bool = True) -> None
         try:
             status = (folder / name).stat()
             if status.st_size != size:
-                less = "cut short: it" if status.st_size < size else "another: it"
+                less = "truncated: it" if status.st_size < size else "another file: it"
                 damage = f"{name} is {less} has {status.st_size:,} bytes, and had {size:,}"
                 raise DamagedData(_damaged(folder, damage))
             hashed = contents and times.get(name) != status.st_mtime_ns
             if hashed and digest_file(folder / name).digest != digest:
-                damage = f"the content of {name} is not what was written"
+                damage = f"the content of {name} has changed since it was written"
                 raise DamagedData(_damaged(folder, damage))
         except OSError as error:
             raise DamagedData(_damaged(folder, f"{name}: {error.strerror}")) from error
@@ -277,7 +277,7 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
     if tokenizer.name != manifest.tokenizer:
         raise SetpointError(
             f"the prepared data in {folder} was made with the tokenizer '{manifest.tokenizer}', "
-            f"and the job has '{tokenizer.name}'.\nValid: the same tokenizer, or data prepared "
+            f"but the job has '{tokenizer.name}'.\nValid: the same tokenizer, or data prepared "
             "with the job's."
         )
     before = np.array([tokenizer.separator], np.dtype(manifest.dtype))
@@ -358,10 +358,10 @@ def _mapped(path: Path, dtype: np.dtype[Any], length: int | None = None) -> npt.
     except (OSError, ValueError) as error:
         raise DamagedData(_damaged(path.parent, f"{path.name}: {error}")) from error
     if array.dtype != dtype:
-        damage = f"{path.name} has the dtype {array.dtype}, and the manifest has {dtype}"
+        damage = f"{path.name} has the dtype {array.dtype}, but the manifest has {dtype}"
         raise DamagedData(_damaged(path.parent, damage))
     if length is not None and len(array) != length:
-        damage = f"{path.name} has {len(array):,} entries, and the manifest has {length:,}"
+        damage = f"{path.name} has {len(array):,} entries, but the manifest has {length:,}"
         raise DamagedData(_damaged(path.parent, damage))
     return np.asarray(array)
 

@@ -127,8 +127,9 @@ class Workers:
             code = process.wait()
             end = f"signal {-code}" if code < 0 else f"exit status {code}"
             raise SetpointError(
-                f"data.prepare: a worker process ended with {end}, as when memory runs out.\n"
-                "Valid: fewer of them, data.prepare.workers; what is finished is kept."
+                f"data.prepare: a worker process ended with {end}, as when the machine runs out "
+                f"of memory.\n"
+                "Valid: a smaller data.prepare.workers; finished pieces are kept."
             ) from None
         if kind == "error":
             raise value

@@ -41,7 +41,9 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
     except OSError as error:
         if error.errno != errno.ELOOP:
             raise
-        raise OSError(errno.ELOOP, "it is a link, and a run adds only to its own files") from error
+        raise OSError(
+            errno.ELOOP, "it is a link, but a run appends only to its own files"
+        ) from error
 
 
 def is_alive(pid: int) -> bool:
@@ -310,4 +312,4 @@ def _read_at(descriptor: int, into: memoryview, offset: int) -> int:
     """
     if count := os.preadv(descriptor, [into], offset):
         return count
-    raise OSError(errno.ENODATA, "the file has become shorter")
+    raise OSError(errno.ENODATA, "the file was truncated")

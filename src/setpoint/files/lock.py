@@ -122,8 +122,8 @@ class RunLock:
             self.is_new = True
         else:
             raise SetpointError(
-                f"run directory {path.parent} cannot be locked: other processes remove {path.name} "
-                f"again and again; stop them, or choose another directory"
+                f"run directory {path.parent} cannot be locked: other processes keep removing "
+                f"{path.name}; stop them, or choose another directory"
             )
         try:
             write_owner(descriptor)

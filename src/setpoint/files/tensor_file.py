@@ -168,7 +168,9 @@ def _refuse_unsavable(name: str, tensor: Tensor) -> None:
         raise SetpointError(f"tensor {name} {kind} and cannot be saved; only dense tensors can")
     if tensor.dtype not in DTYPES:
         known = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
-        raise SetpointError(f"tensor {name} has the type {tensor.dtype}; these are saved: {known}")
+        raise SetpointError(
+            f"tensor {name} has the type {tensor.dtype}, which cannot be saved; supported: {known}"
+        )
 
 
 def _memory(tensor: Tensor, name: str) -> tuple[object, ...]:

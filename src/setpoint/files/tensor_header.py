@@ -166,7 +166,7 @@ def decode_header(
         tensors = {name: _info(path, begin, entry) for name, entry in entries.items()}
         return tensors, json.loads(metadata.get("aliases", "{}"))
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as error:
-        raise DamagedFile(path, "its header is not one of a safetensors file") from error
+        raise DamagedFile(path, "its header is not that of a safetensors file") from error
 
 
 def encode_header(
@@ -195,15 +195,15 @@ def lfs_pointer(path: Path) -> str:
     """The problem of a file that Git LFS has not fetched yet; empty for other files."""
     with path.open("rb") as file:
         is_pointer = file.read(len(_POINTER)) == _POINTER
-    return "it is a pointer of Git LFS: `git lfs pull` fetches the file" if is_pointer else ""
+    return "it is a Git LFS pointer; fetch the file with `git lfs pull`" if is_pointer else ""
 
 
 def _too_short(size: int, length: int) -> str:
     if size < 8:
-        return f"it has {size} bytes, and the length of its header needs 8"
+        return f"it has {size} bytes, but the length of its header takes 8"
     if length > _LONGEST:
         return f"its first 8 bytes, the length of the header, give {length}"
-    return f"its header should have {length:,} bytes, and the file has {size:,}"
+    return f"its header should have {length:,} bytes, but the file has {size:,}"
 
 
 def _info(path: Path, data: int, entry: dict[str, Any]) -> TensorInfo:

@@ -35,8 +35,8 @@ def protocol_problem(url: str, extra: str) -> str:
         fsspec.get_filesystem_class(protocol)
     except ValueError:
         return (
-            f"'{url}' begins with an unknown protocol, {protocol}.\n"
-            "Valid: s3://, gs://, abfs://, https://, hf://, or another one of fsspec."
+            f"'{url}' has an unknown protocol, {protocol}.\n"
+            "Valid: s3://, gs://, abfs://, https://, hf://, or another protocol of fsspec."
         )
     except ImportError as error:
         package = _PACKAGES.get(protocol) or _package(protocol)
@@ -102,7 +102,7 @@ def fetch_files(
         from huggingface_hub import snapshot_download
     except ModuleNotFoundError as error:
         raise SetpointError(
-            f"{subject} to look for it on the hub the package {error.name!r} is needed: install "
+            f"{subject} to look for it on the hub, the package {error.name!r} is needed: install "
             "'setpoint[huggingface]'"
             if kind == "model"
             else f"{subject} is on the hub, which needs the package {error.name!r}: install "
@@ -143,11 +143,11 @@ def hub_reason(error: BaseException, kind: str) -> str:
         if name in _REASONS:
             return _REASONS[name].format(kind=kind)
     if status is not None:
-        return f"the hub refused it ({text or status})"
+        return f"the hub rejected the request ({text or status})"
     name = type(error).__name__
     if isinstance(error, OSError) or "TransportError" in names:
         return f"the hub cannot be reached ({name}{f': {text}' if text else ''})"
-    return f"{text or 'no reason is given'} ({name})"
+    return f"{text or 'no reason given'} ({name})"
 
 
 _NOT_FOUND = (
@@ -156,12 +156,13 @@ _NOT_FOUND = (
 _REASONS = {
     "RepositoryNotFoundError": _NOT_FOUND,
     "DatasetNotFoundError": _NOT_FOUND,
-    "GatedRepoError": "its license must be accepted on the hub first, with the account that "
-    "`hf auth login` names",
-    "RevisionNotFoundError": "the {kind} is there, and the revision is not",
-    "LocalEntryNotFoundError": "the hub cannot be reached, and the {kind} is not in its cache",
-    "IncompleteSnapshotError": "the hub cannot be reached, and only a part of the {kind} is in its "
+    "GatedRepoError": "its license must be accepted on the hub first, with the account used in "
+    "`hf auth login`",
+    "RevisionNotFoundError": "the {kind} exists, but not this revision",
+    "LocalEntryNotFoundError": "the hub cannot be reached, and the {kind} is not in the local "
     "cache",
-    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the {kind} is not in the hub's cache",
-    "HFValidationError": "it is not a valid id of the hub (owner/name)",
+    "IncompleteSnapshotError": "the hub cannot be reached, and only part of the {kind} is in the "
+    "local cache",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the {kind} is not in the local cache",
+    "HFValidationError": "it is not a valid Hub id (owner/name)",
 }

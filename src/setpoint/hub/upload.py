@@ -13,7 +13,7 @@ from setpoint.hub.fetch import hub_reason, split_hub_id
 
 CARD = "README.md"
 REFUSED = (401, 402, 403)
-WRITES = "The token has to be one that may write there: --token env:NAME, HF_TOKEN, `hf auth login`"
+WRITES = "The token needs write access to it: --token env:NAME, HF_TOKEN, `hf auth login`"
 
 
 class Uploaded(NamedTuple):

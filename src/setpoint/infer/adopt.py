@@ -85,8 +85,8 @@ def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
         if problem.path.startswith("data.") and place is not None and place.is_checkpoint:
             hint = (
                 f"evaluation.sides = {list(sides or ())} reads the data that the run was trained "
-                f"on, with relative paths from the working directory. `setpoint evaluate RUN "
-                f"--text FILE` needs none of it."
+                f"on; relative paths start at the working directory. `setpoint evaluate RUN "
+                f"--text FILE` does not need that data."
             )
             problem.hint = f"{problem.hint} {hint}".strip()
     return verification
@@ -238,7 +238,7 @@ def _of_hugging_face(path: str, place: Place, draft: Inference) -> Inference:
     if not (place.directory / TOKENIZER).is_file():
         problem = Problem(
             "tokenizer",
-            f"{path} holds no {TOKENIZER}, so a tokenizer has to be given",
+            f"{path} has no {TOKENIZER}, so a tokenizer must be given",
             valid=(
                 "--tokenizer bytes",
                 "--tokenizer huggingface --tokenizer.path DIRECTORY",

@@ -247,7 +247,7 @@ class Inference(
         if all(getattr(self, name) is None for name in TASKS):
             yield Problem(
                 "generation",
-                "there is no task, so nothing would be done",
+                "there is no task",
                 hint=f"Give one or more of the sections {', '.join(TASKS)}.",
                 also=TASKS[1:],
             )
@@ -296,10 +296,10 @@ class Inference(
         if "held_out" in sides and not self.data.held_out and not self.data.validation:
             yield Problem(
                 "evaluation.sides",
-                "the data holds nothing out",
+                "nothing is held out of the data",
                 also=("data.held_out",),
                 valid=('["train"]',),
-                hint="Name other texts in evaluation.sets; of `setpoint evaluate`, with --text.",
+                hint="Give other texts in evaluation.sets, or with --text of `setpoint evaluate`.",
             )
 
     @rule
@@ -307,7 +307,7 @@ class Inference(
         if self.harness is not None and self.ids is not None:
             yield Problem(
                 "harness",
-                "tasks are texts, and tokenizer.type = ids makes no tokens of text",
+                "tasks are texts, but tokenizer.type = ids cannot tokenize text",
                 valid=("null",),
                 also=("tokenizer",),
             )
@@ -318,7 +318,7 @@ class Inference(
         if "train" in sides and self.data.streams:
             yield Problem(
                 "evaluation.sides",
-                "the training data is streamed, and is not evaluated on whole",
+                "the training data is streamed, so it cannot be evaluated as a whole",
                 also=("data.sources",),
                 valid=('["held_out"]',),
             )
@@ -355,7 +355,7 @@ class Inference(
             "batch.global_size",
             f"{size} sequences are not {micro} (micro) * {ranks} (copies of the model)"
             if both
-            else f"{size} sequences do not fall into {ranks} equal parts, one for each copy",
+            else f"{size} sequences cannot be divided into {ranks} equal parts, one for each copy",
             valid=[
                 str(multiple)
                 for multiple in nearest_multiples(size, micro * ranks if both else ranks)
@@ -371,7 +371,7 @@ class Inference(
             if parallel.degrees[axis] > 1:
                 yield Problem(
                     f"parallel.{axis}",
-                    "ranks divide sequences, which grow token by token in this job",
+                    "ranks would divide sequences, but these grow token by token in generation",
                     valid=("1", "tensor, pipeline, expert, shard or replicate in its place"),
                     also=tuple(rows),
                 )
@@ -384,16 +384,16 @@ class Inference(
 
     @dead(*OF_TRAINING)
     def _training_is_dead(self) -> str:
-        return "it concerns only training"
+        return "it applies only to training"
 
     @dead("parallel.step_timeout", "batch.micro_size", "batch.global_size", "precision.compute")
     def _passes_are_dead(self) -> str | None:
-        return None if self.runs_model else "nothing goes through the model"
+        return None if self.runs_model else "no task runs the model"
 
     @dead("chat")
     def _chat_is_dead(self) -> str | None:
         if self.generation is None and self.harness is None:
-            return "nothing is asked without a generation or a harness"
+            return "there are no prompts without a generation or a harness"
         return None
 
     @dead("generation.control_tokens")

@@ -92,7 +92,7 @@ def long_prompts(loaded: LoadedModel, prompts: Sequence[Prompt]) -> list[str]:
         return []
     cut = "the prompt has" if len(prompts) == 1 else f"{count} of {len(prompts)} prompts have up to"
     return [
-        f"{cut} {max(lengths):,} tokens, and the model sees only the last {loaded.context:,} "
+        f"{cut} {max(lengths):,} tokens, but the model sees only the last {loaded.context:,} "
         "(model.max_sequence_length), without the beginning"
     ]
 

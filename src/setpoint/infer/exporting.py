@@ -99,8 +99,8 @@ def export_job(job: Inference, place: Place, loaded: LoadedModel | None) -> tupl
     cautions = [tokenizer_caution(path)]
     if isinstance(tokenizer, ByteTokenizer) and not (path / TOKENIZER).is_file():
         cautions.append(
-            f"{path} holds no tokenizer files, as tokenizer.type = bytes has none; Setpoint reads "
-            f"it with --tokenizer bytes, and for transformers a token id is a byte, 256 the end"
+            f"{path} has no tokenizer files, as tokenizer.type = bytes has none; Setpoint reads "
+            f"it with --tokenizer bytes; in transformers, token ids are bytes and 256 is the end"
         )
     return path, [caution for caution in cautions if caution]
 
@@ -167,8 +167,8 @@ def tokenizer_caution(directory: Path) -> str:
         return ""
     return (
         "AutoTokenizer of transformers reads tokenizers of model_type qwen2 with Qwen2's "
-        "pre-tokenizer, and this one has another, so that texts get different tokens there; read "
-        f"it with PreTrainedTokenizerFast.from_pretrained({str(directory)!r})"
+        "pre-tokenizer, but this one has another, so that texts get different tokens; load it "
+        f"with PreTrainedTokenizerFast.from_pretrained({str(directory)!r})"
     )
 
 
@@ -332,7 +332,7 @@ def _form_of_ours(model: Transformer, family: str | None) -> _Form:
             or weight_pieces[0].hf_block is not None
             or _module(hf_name) in form.ranks
         ):
-            raise _no_place(hf_name, "of which a part is fully trained")
+            raise _no_place(hf_name, "part of which is fully trained")
         values, cut = parameters[weight_pieces[0].name], weight_pieces[0].block
         values = values if cut is None else values[: cut.length]
         form.tensors[f"{BEFORE}{hf_name}"] = values.T if weight_pieces[0].transposed else values
@@ -527,4 +527,4 @@ def _rows(adapter: LowRank, cut: Part | None) -> tuple[int, Tensor, Tensor]:
         if position <= start and end <= position + size:
             return index, adapter.a[index * rank : (index + 1) * rank], rows
         position += size
-    raise SetpointError("an adapter of fused projections is divided otherwise than these are")
+    raise SetpointError("an adapter of fused projections is split differently from the projections")

@@ -318,8 +318,8 @@ def sample(
     logits = logits.float()
     if logits.isnan().any():
         raise RunError(
-            "the model gives logits that are not numbers (nan), so no token can be chosen: its "
-            "weights are damaged or diverged, or too large for the number format"
+            "the logits of the model are NaN, so no token can be chosen: its weights are damaged "
+            "or diverged, or too large for the dtype"
         )
     if seen is not None and sampling.repetition_penalty != 1:
         logits = repetition(logits, seen, sampling.repetition_penalty)

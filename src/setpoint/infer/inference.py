@@ -235,12 +235,13 @@ def require_place(folder: Path, job: Inference) -> None:
         names = sorted(path.name for path in folder.iterdir())
         shown = ", ".join(names[:3]) + (" ..." if len(names) > 3 else "")
         raise SetpointError(
-            f"output: {folder} holds {shown}, which are not results; give a new or empty directory"
+            f"output: {folder} contains {shown}, which are not results; give a new or empty "
+            f"directory"
         ) from None
     if made_by != fingerprint(job):
         raise SetpointError(
-            f"output: {folder} holds the record of another job ({str(made_by)[:8]}, and this is "
-            f"{fingerprint(job)[:8]}); give another directory, or remove it"
+            f"output: {folder} contains the record of another job ({str(made_by)[:8]}; this one "
+            f"is {fingerprint(job)[:8]}); give another directory, or remove it"
         )
 
 

@@ -201,7 +201,9 @@ def naming_whole_ones(checkpoint: Path) -> Iterator[None]:
     except DamagedCheckpoint as error:
         complete = [name for name in _whole_beside(checkpoint) if name != error.path.name]
         hint = (
-            f"; {' or '.join(complete)} can be taken instead" if complete else "; no other is whole"
+            f"; {' or '.join(complete)} can be used instead"
+            if complete
+            else "; no other is complete"
         )
         raise RunError(f"{error}{hint}") from error
 
@@ -220,7 +222,7 @@ def _load_hugging_face(
     assert rows is not None and isinstance(job.model, TransformerConfig)
     if tokens > rows:
         raise SetpointError(
-            f"tokenizer: it has {tokens} tokens, and the model in {place.directory} has {rows}; "
+            f"tokenizer: it has {tokens} tokens, but the model in {place.directory} has {rows}; "
             f"it belongs to another model"
         )
     return load_huggingface(place.directory, job.model, family, **given)

@@ -147,8 +147,8 @@ class Profiles:
         if complete < (self.wanted or 1):
             total = "" if self.wanted is None else f" of {self.wanted}"
             lines.append(
-                f"profiling: the job was over after {self.passes} passes through the model, when "
-                f"{complete}{total} cycles were whole"
+                f"profiling: the job ended after {self.passes} forward passes, when "
+                f"{complete}{total} cycles were complete"
             )
         return lines
 

@@ -84,7 +84,7 @@ def prompts_of(
                 continue
             if facts is None:
                 raise SetpointError(
-                    "generation.control_tokens: the tokenizer knows no control tokens.\n"
+                    "generation.control_tokens: the tokenizer has no control tokens.\n"
                     "Valid: false; --tokenizer huggingface."
                 )
             prompts.append(Prompt(with_controls(prompt, facts.controls)))
@@ -115,11 +115,13 @@ def id_prompt(text: str, ids: TokenIds, place: str) -> Prompt:
         is_id = word.isascii() and word.isdecimal() and len(word) < DIGITS
         if not is_id or int(word) >= ids.count:
             raise SetpointError(
-                f"{place}: {word!r} is not a token id, and tokenizer.type = ids makes no tokens of "
+                f"{place}: {word!r} is not a token id, and tokenizer.type = ids cannot tokenize "
                 f"text\n{valid}"
             )
     if not words and ids.separator is None:
-        raise SetpointError(f"{place}: no id to continue, and tokenizer.separator is null\n{valid}")
+        raise SetpointError(
+            f"{place}: there is no id to continue, and tokenizer.separator is null\n{valid}"
+        )
     shown = "".join(f"{word} " for word in words)  # as IdTokenizer decodes
     return Prompt((TextPiece(shown),), is_whole=False, ids=tuple(map(int, words)))
 
@@ -150,7 +152,7 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
     """
     if facts is None:
         raise SetpointError(
-            "chat: conversations need a tokenizer that knows control tokens, with `chat` and "
+            "chat: conversations need a tokenizer with control tokens, with `chat` and "
             "`encode_pieces` as in setpoint.data.tokenizers.tokenizer.\n"
             "Valid: --tokenizer huggingface, bytes; null, which reads prompts as text."
         )
@@ -203,7 +205,7 @@ def stop_ids(
             problems.append(
                 Problem(
                     f"{where}stop.{index}",
-                    f"{text!r} never matches: the control token {spelled[0]} stands for no text",
+                    f"{text!r} never matches: the control token {spelled[0]} is not text",
                     valid=(f"{spelled[0]}", repr(remainder)),
                 )
             )
@@ -237,7 +239,7 @@ def read_prompts(path: Path) -> list[tuple[str, str | Conversation]]:
     lines = [(number, line.removesuffix("\r")) for number, line in enumerate(text.split("\n"), 1)]
     rows = [(f"{path}:{number}", line) for number, line in lines if line.strip()]
     if not rows:
-        raise SetpointError(f"{path} holds no prompt")
+        raise SetpointError(f"{path} contains no prompts")
     if path.suffix == ".jsonl":
         return [(place, _prompt_in(line, place)) for place, line in rows]
     return [(place, line) for place, line in rows]
@@ -260,12 +262,12 @@ def _prompt_in(line: str, place: str) -> str | Conversation:
             raise RowError("a string under 'prompt' or a conversation under 'messages' is needed")
         conversation = read_row({**row, **{answers[name]: "" for name in answers if name in row}})
         if not isinstance(conversation, Conversation):
-            raise RowError("holds tokens, and no conversation")
+            raise RowError("contains tokens, not a conversation")
         messages = list(conversation.messages)
         while messages and messages[-1]["role"] == "assistant":
             messages.pop()
         if not messages:
-            raise RowError("holds no message to answer")
+            raise RowError("contains no message to answer")
     except RowError as error:
         raise SetpointError(f"{place}: {error}.\n{VALID_ROW}") from error
     return Conversation(messages, (), conversation.tools)

@@ -63,7 +63,7 @@ def adapter_problems(job: Inference) -> Iterator[Problem]:
     if job.export is not None and job.export.adapter:
         yield Problem(
             "export.adapter",
-            "there is no adapter: the weights were trained themselves",
+            "there is no adapter: the weights were trained directly",
             valid=("false",),
             also=("adapter",),
         )
@@ -77,7 +77,7 @@ def pass_problems(job: Inference) -> Iterator[Problem]:
         for path in [path for path, section in sections.items() if section is not None]:
             yield Problem(
                 path,
-                "has no effect: nothing goes through the model",
+                "has no effect: no task runs the model",
                 also=FORWARD,
                 hint="Remove it.",
             )
@@ -89,14 +89,14 @@ def pass_problems(job: Inference) -> Iterator[Problem]:
         if job.output is None and not os.path.isabs(os.path.expanduser(profiling.directory)):
             yield Problem(
                 "profiling.directory",
-                "is a folder in the results directory, and none is given",
+                "is relative to the results directory, but none is given",
                 also=("output",),
                 hint="Set output, or give an absolute folder.",
             )
     if gc is not None and gc.every.unit not in ("steps", "seconds", "never"):
         yield Problem(
             "resilience.gc.every",
-            "counts what only training does; here a step is a forward pass",
+            "is counted in units of training; here a step is a forward pass",
             valid=("100 steps", "10 min"),
         )
 
@@ -197,6 +197,6 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
             "generation.prompts" if section.prompts else "generation.prompts_file",
             f"the prompt spells the control token{'s' * (len(spelled) > 1)} {shown}, which the "
             f"model reads as plain text",
-            hint="For a conversation use chat (`setpoint generate --chat`); "
+            hint="For conversations use chat (`setpoint generate --chat`); "
             "generation.control_tokens = true (--control-tokens) reads them as control tokens.",
         )

@@ -131,7 +131,7 @@ def score(
         sequence_length = min(sequence_length, len(corpus.tokens) - 1)
         if packing.isolate and not isolates:
             raise RunError(
-                f"data.packing.isolate = true needs a model that accepts documents, and a "
+                f"data.packing.isolate = true needs a model that accepts documents, but a "
                 f"{type(model).__name__} accepts only tokens; set it to false"
             )
     rows = evaluation_rows(
@@ -166,8 +166,8 @@ def score(
         )
     if not result.loss < math.log(torch.finfo(torch.float64).max):
         raise RunError(
-            f"the loss on {name} is {result.loss}, which has no perplexity: the weights are "
-            f"broken, or the format {loaded.compute} is too narrow for them"
+            f"the loss on {name} is {result.loss}, so there is no perplexity: the weights are "
+            f"damaged, or the range of {loaded.compute} is too small for them"
         )
     return result
 

@@ -76,13 +76,15 @@ class Generation(Config):
     @rule
     def _check_prompts(self) -> Iterator[Problem]:
         if not self.prompts and self.prompts_file is None:
-            yield Problem("prompts", "no prompt, so nothing to continue", valid=('["def "]',))
+            yield Problem("prompts", "there is no prompt to continue", valid=('["def "]',))
 
     @rule
     def _check_stops(self) -> Iterator[Problem]:
         for index, text in enumerate(self.stop):
             if not text:
-                yield Problem(f"stop.{index}", "is empty, and would stop at once", valid=('"\\n"',))
+                yield Problem(
+                    f"stop.{index}", "is empty, so generation would stop at once", valid=('"\\n"',)
+                )
         for index, token in enumerate(self.stop_tokens):
             if isinstance(token, int) and token < 0:
                 yield Problem(f"stop_tokens.{index}", f"{token} is not a token id")
@@ -125,7 +127,9 @@ class EvaluationTask(Config):
     @rule
     def _check_texts(self) -> Iterator[Problem]:
         if not self.sides and not self.sets:
-            yield Problem("sides", "no text to evaluate", valid=('["held_out"]',), also=("sets",))
+            yield Problem(
+                "sides", "there is no text to evaluate", valid=('["held_out"]',), also=("sets",)
+            )
         names = [*self.sides, *(data_set.name for data_set in self.sets)]
         for index, data_set in enumerate(self.sets):
             if names.count(data_set.name) > 1:

@@ -104,7 +104,7 @@ def _model(c: Conversion) -> None:
         c.set("model.config", config or model, "reinit_weights")
     options = c.mapping("model_quantization_config_kwargs")
     if c.value("model_quantization_config") and not options.get("dequantize"):
-        c.wrong("model_quantization_config", "a format that is dequantized as it is read")
+        c.wrong("model_quantization_config", "a format that is dequantized when it is read")
     kernels = {"xformers": "sdpa", "sdp": "sdpa", "flex": "flex_attention", "flash": "setpoint",
                "eager": "eager"}  # fmt: skip
     key = next((k for k in ("attn_implementation", *SWITCHES) if c.value(k)), "attn_implementation")
@@ -133,10 +133,10 @@ def _model(c: Conversion) -> None:
     if tokens := [*names, *(added if isinstance(added, list) else [])]:
         c.set("tokenizer.added", tokens, "tokens", "special_tokens")
     if "pad_token" in special:
-        text = "pad_token: rows are padded outside of the loss, by no token of the vocabulary"
+        text = "pad_token: padding is excluded from the loss and is not a token of the vocabulary"
         c.report("without effect", "special_tokens", text)
     if extra_names := [name for name in special if name != "pad_token"]:
-        text = f"{', '.join(extra_names)}: the tokenizer's files say them, or tokenizer.separator"
+        text = f"{', '.join(extra_names)}: set by the tokenizer's files, or tokenizer.separator"
         c.report("needs a decision", "special_tokens", text)
     if patterns := c.names("unfrozen_parameters"):
         c.set("optimizer.frozen", [f"^(?!.*(?:{'|'.join(patterns)}))"], "unfrozen_parameters")
@@ -167,14 +167,14 @@ def _schedule(c: Conversion, total: int | None) -> None:
             "schedule.warmup", f"{100 * (0.03 if ratio is None else ratio) / share:.10g} %", *keys
         )
         if ratio is None:
-            c.report("differs", "warmup_steps", "3 % of all steps, there at most 100 of them")
+            c.report("differs", "warmup_steps", "3 % of all steps; in Axolotl, at most 100")
     if name == "one_cycle":
         c.report("needs a decision", "lr_scheduler", "set [schedule]; piecewise takes any phases")
         return
     if name == "rex":
         c.set("schedule.type", "rex", "lr_scheduler")
         c.set("schedule.floor", c.number("cosine_min_lr_ratio") or 0.0, "cosine_min_lr_ratio")
-        text = "z / (0.5 + 0.5 z) of the share z that is left; there z / (0.1 + 0.9 z)"
+        text = "z / (0.5 + 0.5 z) of the remaining share z; in Axolotl, z / (0.1 + 0.9 z)"
         c.report("differs", "lr_scheduler", text)
         return
     convert_schedule(c, "lr_scheduler", total)
@@ -221,7 +221,9 @@ def _muon(c: Conversion, peak: float) -> None:
     is_divided = bool(c.value("fsdp") or c.value("fsdp_config"))
     c.set("optimizer.adamw_lr", peak, "learning_rate")
     if is_divided:
-        text = "sqrt(max(1, A / B)) of the rate of a matrix of A outputs; there sqrt(A / B)"
+        text = (
+            "sqrt(max(1, A / B)) times the rate of a matrix with A outputs; in Axolotl, sqrt(A / B)"
+        )
         c.report("differs", "optimizer", text)
         c.set("optimizer.nesterov", False, "optimizer")
     else:
@@ -248,14 +250,16 @@ def _adapter(c: Conversion) -> None:
     if dtype not in (None, "int4", "nf4", "int8"):
         c.wrong("peft.weight_dtype", "one of int4, nf4, int8")
     if dtype == "int4":
-        c.report("differs", "peft.weight_dtype", "NF4 in blocks; there int4 with a scale each")
+        c.report(
+            "differs", "peft.weight_dtype", "NF4 in blocks; in Axolotl, int4 with a scale per block"
+        )
     kind = "qlora" if four and kind == "lora" else kind
     c.set("adapter.type", kind, "adapter", "peft_use_dora", "relora")
     if four:
         c.set("adapter.quantize.type", "nf4", "load_in_4bit", "peft.weight_dtype", "adapter")
     elif eight:
         c.set("adapter.quantize.type", "int8", "load_in_8bit")
-        text = "weights alone are in 8 bits; there LLM.int8() computes in 8 bits, too"
+        text = "only weights are in 8 bits; in Axolotl, LLM.int8() also computes in 8 bits"
         c.report("differs", "load_in_8bit", text)
     targets, layers = c.names("lora_target_modules"), c.value("peft_layers_to_transform")
     numbers = cast("list[object]", layers) if isinstance(layers, list) else []
@@ -271,13 +275,13 @@ def _adapter(c: Conversion) -> None:
                   "alpha": patterns["alpha"].get(name)} for name in names]  # fmt: skip
         c.set_items("adapter.ranks", ranks, "lora_rank_pattern", "lora_alpha_pattern")
     if path := c.text("lora_model_dir"):
-        text = f"{path} goes on as checkpoint.load of its run, or is merged by PEFT first"
+        text = f"{path} can be continued with checkpoint.load of its run, or merged with PEFT first"
         c.report("needs a decision", "lora_model_dir", text)
     if steps:
         c.set("adapter.merge.every", f"{steps} steps", "relora_steps", "jagged_restart_steps")
         if warmup := c.number("jagged_restart_warmup_steps"):
             c.set("adapter.merge.rewarmup", f"{warmup} steps", "jagged_restart_warmup_steps")
-        text = "optimizer state is reset at a merge; there most of it is pruned"
+        text = "optimizer state is reset at a merge; in Axolotl, most of it is pruned"
         c.report("differs", "relora" if c.given("relora") else "relora_steps", text)
 
 
@@ -295,7 +299,7 @@ def _precision(c: Conversion) -> None:
     elif half and bf16 in (False, "auto") and not c.given("bf16"):
         c.set("precision.compute", "fp16", "fp16", "float16")
         c.set("precision.loss_scale", {}, "fp16", "float16")
-        c.report("differs", "fp16", "weights stay in fp32; there they are loaded in fp16")
+        c.report("differs", "fp16", "weights stay in fp32; in Axolotl, they are loaded in fp16")
     elif bf16 or c.value("bfloat16"):
         c.set("precision.compute", "bf16", "bf16", "bfloat16")
         is_divided = c.value("fsdp") or c.value("fsdp_config") or c.value("deepspeed")
@@ -316,13 +320,15 @@ def _precision(c: Conversion) -> None:
     convert_recomputation(c, "gradient_checkpointing")
     kind, keys = c.value("gradient_checkpointing"), ("activation_offloading", "torch_compile")
     if kind == "offload_disk":
-        c.report("not converted", "gradient_checkpointing", "activations are offloaded to no disk")
+        c.report(
+            "not converted", "gradient_checkpointing", "activations cannot be offloaded to disk"
+        )
     if kind in ("offload", "unsloth") or c.value("activation_offloading"):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
     known = ("LigerPlugin", "CutCrossEntropyPlugin", "KernelsPlugin", "ExpertParallelPlugin")
     for plugin in c.names("plugins"):
         if plugin.rpartition(".")[2] not in known:
-            c.report("refused", "plugins", f"{plugin}: code of Axolotl's is not run")
+            c.report("refused", "plugins", f"{plugin}: Axolotl's own code is not run")
     convert_compilation(c)
     if "activation_offload" in c.data.get("memory", {}) and "compile" in c.data:
         # Between compiled layers; within one graph nothing is offloaded.
@@ -343,7 +349,7 @@ def _ranks(c: Conversion) -> None:
             c.set("parallel.reshard", False, "deepspeed")
         if "offload" in engine:
             c.set("parallel.sharding.offload", True, "deepspeed")
-        text = "shards of FSDP2: ZeRO goes with no adapter, no other axis and no offload"
+        text = "shards of FSDP2: ZeRO cannot be combined with adapters, other axes or offload"
         c.report("differs", "deepspeed", text)
     for key, field in (("dp_shard_size", "shard"), ("dp_replicate_size", "replicate"),
                        ("tensor_parallel_size", "tensor"), ("expert_parallel_size", "expert"),
@@ -432,7 +438,7 @@ DIALECT = Dialect(
               "relora_warmup_steps": "jagged_restart_warmup_steps",
               "relora_anneal_steps": "jagged_restart_anneal_steps",
               "noisy_embedding_alpha": "neftune_noise_alpha", "load_4bit": "load_in_4bit"},
-    refused={"gpu_count": "a file of a cloud for `axolotl train --cloud`: the job is in another"},
+    refused={"gpu_count": "a cloud file for `axolotl train --cloud`; the job is in another file"},
     switches={"lora_": "adapter", "peft_": "adapter",
               "gradient_checkpointing_": "gradient_checkpointing",
               "evals_per_epoch": "val_set_size test_datasets"},

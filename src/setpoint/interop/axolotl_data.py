@@ -55,7 +55,7 @@ def convert_data(c: Conversion) -> None:
         if method == "first_fit_decreasing":
             size = "sample_packing_group_size"
             c.set("data.packing.group_size", c.number(size), size)
-            text = "documents are sorted by length in each group, there they are not"
+            text = "documents are sorted by length in each group; in Axolotl, they are not"
             c.report("differs", "sample_packing", text)
         isolate = bool(c.value("pretrain_multipack_attn") or not streamed)
         c.set("data.packing.isolate", isolate, "sample_packing")
@@ -125,7 +125,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
               "shard": entry.get("shards_idx") or c.number("dataset_shard_idx"),
               "shortest": c.number("min_sample_len")}  # fmt: skip
     if limits["shortest"] and is_text:
-        c.report("differs", "min_sample_len", "a number of bytes of text; there of tokens")
+        c.report("differs", "min_sample_len", "a number of bytes of text; in Axolotl, of tokens")
     if limits["shards"] or limits["shortest"]:
         source["filter"] = {name: value for name, value in limits.items() if value is not None}
     return {name: value for name, value in source.items() if value is not None}

@@ -64,13 +64,13 @@ KEYS = {
     "auto_data.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
     "auto_data.timeout": Key(0.0, "data.loader.timeout", optional=True),
     "auto_data.shard_indexing_mode": Key("sequential",
-        refused="data ranks take turns in one order of the sequences"),
-    "data_prefetch.prefetch_factor": Key(1, refused="batches wait in the loader's queue alone"),
+        refused="data ranks take sequences in turn from one order"),
+    "data_prefetch.prefetch_factor": Key(1, refused="batches are queued only in the loader"),
     # Data, as the examples name it.
     **keys_of("data.", dataset=None, dataset_config=None, split="train", text_column="text",
         use_samples=None, shuffle_seed=None, tokenizer=None, max_length=None, num_proc=None,
         presort_buffer_size=None),
-    "data.presort_pack_size": Key(None, idle="rows of a batch have lengths alike in any case"),
+    "data.presort_pack_size": Key(None, idle="rows of a batch always have similar lengths"),
     # Model, with the parameters of Qwen 3.
     **keys_of("model.layer.", hidden_size=None, intermediate_size=None, num_experts=None,
         experts_top_k=None, num_attention_heads=None, num_key_value_heads=None, rms_norm_eps=1e-6,
@@ -82,7 +82,8 @@ KEYS = {
     "model_provider.checkpointing": Key(False),
     "model_stage_factory.source_checkpoint": Key(None, "model.pretrained"),
     "model_stage_factory.checkpoint_only_trainable_parameters": Key(False),
-    "lora.kind": Key("lora", refused="what is trained is optimizer.frozen and [adapter]"),
+    "lora.kind": Key("lora", refused="trained weights are chosen by optimizer.frozen and "
+                                     "[adapter]"),
     "lora.module_name_pattern": Key(None),
     **keys_of("lora.params.", r=None, alpha=None, dropout=0.0),
     # Optimizer and schedule.
@@ -159,7 +160,7 @@ def _inference(c: Conversion) -> None:
     c.places.clear()
     for key in [key for key in c.values if key in c.dialect.keys]:
         if key.startswith(TRAINING) and c.value(key) is not None:
-            c.wrong(key, "of a training: a file has one job")
+            c.wrong(key, "of a training job: a file has one job")
         elif key.startswith("checkpointing.") and c.value(key) is not None:
             c.report("refused", key, STATELESS)
     if path := c.text("model_stage_factory.source_checkpoint"):
@@ -339,7 +340,7 @@ def _data(c: Conversion) -> None:
         c.set("batch.sequence_length", longest, "data.max_length")
         c.set("data.packing.too_long", "truncate", "data.max_length")
     else:
-        text = "rows are as long as the longest of a batch there: set batch.sequence_length"
+        text = "in d9d, rows are as long as the longest of a batch: set batch.sequence_length"
         c.report("needs a decision", "data.dataset", text)
     if c.value("auto_data.shuffle") and (seed := c.number("data.shuffle_seed")) is not None:
         c.set("data.seed", seed, "data.shuffle_seed")

@@ -68,7 +68,7 @@ def _duration(c: Conversion) -> int | None:
     elif epochs is not None:
         c.set("duration", f"{epochs} epochs", "epochs")
     else:
-        c.report("needs a decision", "steps", "neither steps nor epochs end it: set duration")
+        c.report("needs a decision", "steps", "it has neither steps nor epochs: set duration")
     return steps if epochs is None and isinstance(steps, int) else None
 
 
@@ -120,7 +120,7 @@ def _deepspeed(c: Conversion) -> None:
     stage = zero.get("stage") if isinstance(zero, dict) else None
     c.set("parallel.engine.stage", 1 if stage is None else stage, "deepspeed")
     if isinstance(raw, dict) and set(cast("dict[str, object]", raw)) - {"zero_optimization"}:
-        text = "of DeepSpeed's configuration the stage alone is read: set parallel.engine"
+        text = "of DeepSpeed's configuration only the stage is read: set parallel.engine"
         c.report("needs a decision", "deepspeed", text)
 
 
@@ -138,7 +138,7 @@ def _axes(c: Conversion) -> None:
     if degrees["expert_tensor"] > 1:
         c.set("parallel.expert_tensor", degrees["expert_tensor"], f"{axis}.expert_tensor")
     if not c.value("fsdp.enabled") and degrees["shard"] not in (0, 1):
-        text = "weights are divided here; there each rank of the axis has a copy (fsdp.enabled)"
+        text = "weights are divided; in DanLing, each rank of the axis has a copy (fsdp.enabled)"
         c.report("differs", f"{axis}.shard", text)
     if degrees["pipeline"] not in (0, 1):
         c.pipeline("parallel.pipeline_schedule")
@@ -184,7 +184,9 @@ def _batch(c: Conversion) -> None:
         c.set("batch.micro_size", rows, count if given else micro, key)
         c.set("batch.accumulation", size // rows * passes, key, "accum_steps")
     elif size is not None and experts > 1 and size % experts:
-        text = f"{experts} ranks of experts train the same {size} rows there: set batch.global_size"
+        text = (
+            f"{experts} expert ranks train the same {size} rows in DanLing: set batch.global_size"
+        )
         c.report("needs a decision", key, text)
     elif size is not None:
         c.set("batch.micro_size", size // max(1, experts), key)
@@ -338,13 +340,16 @@ def _schedule(c: Conversion, total: int | None) -> None:
         _plateau(c, peak)
         return
     if interval.startswith(("epoch", "eval", "valid")):
-        text = "a step of the schedule is an epoch there: set schedule.by and the lengths"
+        text = "in DanLing, a step of the schedule is an epoch: set schedule.by and the lengths"
         c.report("needs a decision", "scheduler.interval", text)
     total = c.number("scheduler.total_steps") or total
     if not isinstance(total, int) or total < 1 or not isinstance(peak, int | float) or peak <= 0:
         for key in [key for key in c.values if key.startswith("scheduler.")]:
             c.value(key)
-        text = "its length follows from the data there: give scheduler.total_steps, or [schedule]"
+        text = (
+            "in DanLing, its length follows from the data: give scheduler.total_steps, or "
+            "[schedule]"
+        )
         c.report("needs a decision", "scheduler.type", text)
         return
     is_own = kind in ("linear", "cosine", "constant")

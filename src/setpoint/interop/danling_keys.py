@@ -5,7 +5,7 @@ from __future__ import annotations
 from setpoint.interop.dialect import Key, alike, keys_of
 
 MESH = "the mesh follows from the degrees and the device"
-NO_CHOICE = "{} is always so here"
+NO_CHOICE = "{} is fixed in Setpoint"
 SERVICE = "the tracker has no such option"
 AXES = ("replicate", "shard", "context", "pipeline", "tensor", "expert", "expert_tensor")
 
@@ -35,14 +35,14 @@ KEYS = {
     **{f"parallel.axes.{axis}": Key(1) for axis in AXES},
     **alike("parallel.", "pipeline_n_microbatches loss_parallel"),
     "parallel.module_fqns_per_model_part": Key(None,
-        decision="parts by names of modules there: set parallel.pipelining.split"),
+        decision="DanLing lists parts by module names: set parallel.pipelining.split"),
     **keys_of("parallel.", pipeline_schedule="1F1B", pipeline_microbatch_size=1),
     "parallel.use_device_mesh": Key(True, refused=NO_CHOICE.format("a device mesh")),
     "parallel.mesh_device_type": Key(None, refused=MESH),
     "parallel.allow_degree_change": Key(False),
     **alike("fsdp.", "reshard_after_forward mp_policy offload_policy ignored_params"),
     "fsdp.module_classes": Key(None,
-        decision="classes of modules there, patterns here: set parallel.sharding.units"),
+        decision="DanLing gives module classes, Setpoint patterns: set parallel.sharding.units"),
     "fsdp.enabled": Key(False),
     "fsdp.mesh": Key(None, refused=MESH),
     "fsdp.root_reshard_after_forward": Key(None, refused="the root stays gathered, as in FSDP2"),
@@ -51,7 +51,7 @@ KEYS = {
     "ddp.static_graph": Key(False, refused="nothing is assumed of the graph"),
     **alike("comm.", "init_timeout_seconds train_timeout_seconds"),
     "comm.backend": Key(None, "parallel.backend"),
-    "comm.init_method": Key(None, refused="the launcher says where ranks meet"),
+    "comm.init_method": Key(None, refused="the launcher gives the rendezvous address"),
     "ft.enabled": Key(False),
     "ft.process_group": Key("gloo", "parallel.torchft.process_group"),
     **keys_of("ft.", process_group_timeout_ms=10_000, process_group_timeout_seconds=None),
@@ -61,7 +61,7 @@ KEYS = {
     # Data.
     **alike("dataloader.", "batch_size shuffle num_workers prefetch_factor pin_memory timeout"),
     "dataloader.drop_last": Key(None, refused="a batch may cross from one epoch into the next"),
-    "dataloader.persistent_workers": Key(None, refused="workers live as long as the session"),
+    "dataloader.persistent_workers": Key(None, refused="workers run for the whole session"),
     "dataloader.in_order": Key(None, refused="batches come in the order of the stream"),
     "dataloader.snapshot_every_n_steps": Key(None, refused="each checkpoint has the position"),
     **alike("dataloader.", "val validate test eval evaluate", Key({})),

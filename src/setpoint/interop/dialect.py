@@ -407,7 +407,10 @@ class Conversion:
         """The filter of a source of which the first rows are read; report how it differs."""
         parts = 1 / share
         if abs(parts - round(parts)) < 1e-6:
-            text = f"{100 * share:g} % of the rows of {name} by a hash; there the first of them"
+            text = (
+                f"{100 * share:g} % of the rows of {name}, chosen by a hash; in "
+                f"{self.dialect.name}, the first of them"
+            )
             self.report("differs", key, text)
             return {"shards": round(parts)}
         text = f"all rows of {name} are read, not {share:g} of them: set data.sources.N.filter"

@@ -163,9 +163,7 @@ def _accumulation(key: ForeignKey, path: str) -> Answer:
     is_count = number is not None and number >= 1 and number == int(number)
     is_known = isinstance(size, int) and isinstance(ranks, int)
     if number is None or not is_count or not is_known or not isinstance(micro, int | float):
-        return (
-            f"Setpoint calls it {path}: it divides the global batch, and the micro-batch shrinks."
-        )
+        return f"Setpoint calls it {path}: it divides the global batch, so the micro-batch shrinks."
     count, total = int(number), int(number * micro) * ranks
     if total == size:
         return Replacement({path: count})
@@ -222,7 +220,7 @@ def _optimizer(key: ForeignKey, path: str) -> Answer:
     word = key.text.lower().replace("-", "_")
     if "8bit" in word or "4bit" in word or "paged" in word:
         return (
-            "There is no optimizer with state in 8 bits; optimizer.type = import takes one of "
+            "Setpoint has no optimizer with 8-bit state; optimizer.type = import can use one from "
             'another package: --optimizer.type import --optimizer.target "bitsandbytes.optim.'
             'AdamW8bit"'
         )
@@ -357,8 +355,8 @@ def _tracker(key: ForeignKey, path: str) -> Answer:
 def _tracker_hint(name: str) -> str:
     if name in OTHER_TRACKERS:
         return (
-            f"There is no {name} tracker. Those there are: {', '.join(TRACKERS)}; one of your own "
-            f"is a class with a nested Config(TrackerConfig, type = ...) in a module that --import "
+            f"There is no {name} tracker. Available: {', '.join(TRACKERS)}; your own tracker is a "
+            f"class with a nested Config(TrackerConfig, type = ...) in a module that --import "
             f"names."
         )
     return (

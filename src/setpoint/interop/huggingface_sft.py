@@ -33,16 +33,16 @@ KEYS = {
     "use_rslora": Key(False, "adapter.rank_stabilized", optional=True),
     "activation_offloading": Key(False, "memory.activation_offload", {True: {}}, optional=True),
     "bnb_4bit_quant_type": Key("nf4", differs="the 4-bit format is NF4"),
-    "bnb_4bit_quant_storage": Key(None, idle="it changes how the bits are stored only"),
+    "bnb_4bit_quant_storage": Key(None, idle="it changes only how the bits are stored"),
     "lora_task_type": Key("CAUSAL_LM", idle="the task is that of a language model"),
     "completion_only_loss": Key(None,
-        differs="rows with a prompt are trained on their completion, as by default there"),
+        differs="only completions of rows with a prompt are trained on, as by default in TRL"),
     "dataset_kwargs": Key(None, decision="set the template or the separator of the tokenizer"),
-    "eos_token": Key(None, decision="the tokenizer's files say it: tokenizer.separator"),
+    "eos_token": Key(None, decision="set by the tokenizer's files: tokenizer.separator"),
     "router_aux_loss_coef": Key(None, decision="set model.overrides.router_aux_loss_coef"),
     "model_init_kwargs": Key(None, decision="set model.overrides"),
     "truncation_mode": Key("keep_start", refused="rows are truncated at their end"),
-    "shuffle_dataset": Key(False, idle="the sampler shuffles in any case"),
+    "shuffle_dataset": Key(False, idle="the sampler always shuffles"),
     **keys_of("", wandb_entity=None, wandb_project=None),
     # Of open-r1.
     "system_prompt": Key(None, decision="put it into each conversation, or into the template"),
@@ -110,7 +110,7 @@ def convert_data(c: Conversion) -> None:
     if isinstance(length := c.number("max_length"), int):
         c.set("batch.sequence_length", length, "max_length")
     else:
-        text = "rows of any length there: set batch.sequence_length"
+        text = "TRL allows rows of any length: set batch.sequence_length"
         c.report("needs a decision", "max_length", text)
     strategy = c.choice("packing_strategy", "bfd", "bfd_split", "ffd", "wrapped")
     if not c.value("packing"):
@@ -124,7 +124,7 @@ def convert_data(c: Conversion) -> None:
         c.set("data.packing.method", "first_fit_decreasing", "packing_strategy", "packing")
         c.set("data.packing.isolate", True, "packing")
         if strategy != "ffd":
-            c.report("differs", "packing_strategy", "first fit decreasing; there the best fit")
+            c.report("differs", "packing_strategy", "first fit decreasing; in TRL, best fit")
     c.set("data.packing.too_long", "truncate", "max_length")
 
 

@@ -27,7 +27,7 @@ from setpoint.interop.transformers_trainer import (
     read_json_file,
 )
 
-PRINTED = "it changes what is printed only"
+PRINTED = "it changes only what is printed"
 LABELS = "rows are made of tokens and their labels alone"
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "aim": "aim",
             "comet_ml": "comet", "trackio": "trackio"}  # fmt: skip
@@ -42,7 +42,8 @@ KEYS = {
     "gradient_accumulation_steps": Key(1, "batch.accumulation"),
     **keys_of("", num_train_epochs=3.0, max_steps=-1),
     "average_tokens_across_devices": Key(True,
-        differs="the loss is a mean over the tokens of all ranks; there one of each rank's mean"),
+        differs="the loss is a mean over the tokens of all ranks; in transformers, the mean of "
+                "each rank's mean"),
     "auto_find_batch_size": Key(False, refused="the batch size is fixed, not searched"),
     # Optimizer, schedule and loss.
     **keys_of("", optim="adamw_torch_fused", optim_args=None),
@@ -69,7 +70,7 @@ KEYS = {
     "ddp_bucket_cap_mb": Key(None),
     "ddp_find_unused_parameters": Key(None, refused="every parameter takes part in each step"),
     **keys_of("", fsdp=None, fsdp_config=None, deepspeed=None, parallelism_config=None),
-    "accelerator_config": Key(None, refused="accelerate has no part in a run"),
+    "accelerator_config": Key(None, refused="accelerate is not used"),
     # Evaluation, logs and checkpoints.
     **keys_of("", eval_strategy="no", eval_steps=None, eval_on_start=False),
     "eval_delay": Key(0, refused="evaluation begins with training"),
@@ -83,7 +84,7 @@ KEYS = {
     "load_best_model_at_end": Key(False, "checkpoint.keep_best"),
     **keys_of("", metric_for_best_model=None, greater_is_better=None, resume_from_checkpoint=None),
     "sharded_ddp": Key(None, refused="a former name of fsdp: set parallel.shard"),
-    "ignore_data_skip": Key(False, refused="a resumed run goes on with the data where it was"),
+    "ignore_data_skip": Key(False, refused="a resumed run continues at its data position"),
     # Loader.
     "dataloader_num_workers": Key(0, "data.loader.workers"),
     "dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
@@ -125,7 +126,7 @@ KEYS |= {
             "tpu_metrics_debug": None, "per_gpu_eval_batch_size": None, "dispatch_batches": None,
             "split_batches": None, "fsdp_min_num_params": None, "tp_size": None,
             "fsdp_transformer_layer_cls_to_wrap": None, "use_cache": False},
-        "the command says what is done: `setpoint train`": {
+        "the command determines the action: `setpoint train`": {
             "do_train": False, "do_eval": False, "do_predict": False},
     }.items()
     for name, default in defaults.items()
@@ -258,7 +259,10 @@ def _data(c: Conversion) -> None:
     if isinstance(length := c.number("block_size"), int):
         c.set("batch.sequence_length", length, "block_size")
     elif name or file:
-        text = "as long as the tokenizer allows, up to 1024 there: set batch.sequence_length"
+        text = (
+            "in transformers, as long as the tokenizer allows, up to 1024: set "
+            "batch.sequence_length"
+        )
         c.report("needs a decision", "block_size", text)
     _order(c)
 
@@ -379,7 +383,7 @@ def _records(c: Conversion, total: int | None) -> None:
         elif word not in ("none", "all"):
             c.report("refused", "report_to", f"there is no tracker {word}")
     if c.value("report_to") == "all":
-        text = "all that are installed there: set tracking.trackers"
+        text = "all installed ones in transformers: set tracking.trackers"
         c.report("needs a decision", "report_to", text)
     c.set_items("tracking.trackers", trackers, "report_to")
     if isinstance(run := c.value("run_name"), str):

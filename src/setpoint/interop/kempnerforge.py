@@ -11,8 +11,8 @@ from __future__ import annotations
 from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, Key, keys_of
 
 BATCH = "batch.micro_size"
-IMAGES = "images reach no model of Setpoint: batches hold tokens"
-MIXTURE_NEEDED = "phases and annealing act on a mixture (data.datasets) only"
+IMAGES = "images are not supported: batches contain only tokens"
+MIXTURE_NEEDED = "phases and annealing apply only to a mixture (data.datasets)"
 VISION = (
     "model.vlm",
     "vlm",
@@ -80,7 +80,8 @@ KEYS = {
     "model.moe_gradient_scale": Key(False, "model.moe.gradient_scale", optional=True,
         differs="gradients are scaled, not outputs"),
     "model.moe_capacity_factor": Key(0.0, "model.moe.capacity_factor", optional=True,
-        differs="the capacity is one of all choices; there each of the top-k choices has one"),
+        differs="all choices share one capacity; in KempnerForge, each of the top-k choices has "
+                "its own"),
     **keys_of("model.", moe_sequence_aux_loss_weight=0.0,
         moe_bias_schedule="constant", moe_packed_experts=False,
         moe_expert_ffn_multiplier=1.0),
@@ -119,12 +120,13 @@ KEYS = {
     "checkpoint.keep_last_n": Key(3, "checkpoint.keep"),
     "checkpoint.load_path": Key(None, "checkpoint.load"),
     "checkpoint.export_dtype": Key("bfloat16",
-        idle="only the script of exports reads it; here `setpoint export --dtype`"),
+        idle="only the export script reads it; in Setpoint, `setpoint export --dtype`"),
     "checkpoint.exclude_from_loading": Key([]),
-    "plugins": Key([], refused="modules of KempnerForge's are not imported; --import has yours"),
+    "plugins": Key([], refused="KempnerForge's modules are not imported; import your own with "
+                               "--import"),
     **keys_of("checkpoint.dyn_ckpt_window.", start=0, stop=512, strategy="power2"),
     "checkpoint.ignore_freeze_mismatch": Key(False,
-        idle="only models of images freeze parts; here `setpoint train --accept`"),
+        idle="only image models freeze parts; in Setpoint, `setpoint train --accept`"),
     "metrics.log_interval": Key(10, "tracking.every", unit="{} steps"),
     **keys_of("metrics.", enable_wandb=False, enable_tensorboard=False,
         wandb_project="kempnerforge", wandb_run_name=None, wandb_run_id="",
@@ -175,8 +177,9 @@ def _batch(c: Conversion) -> None:
             c.wrong(key, f"at least 1, but {c.number(key)}")
     elif expert > 1 and (size * passes) % expert:
         text = (
-            f"the {expert} ranks of an expert group train the same {size * passes} sequences there "
-            f"and divide them here, which does not come out even; choose a batch.global_size"
+            f"the {expert} ranks of an expert group train the same {size * passes} sequences in "
+            f"KempnerForge but divide them in Setpoint, which is not possible; choose a "
+            f"batch.global_size"
         )
         c.report("needs a decision", "distributed.ep", text)
     elif expert > 1:
@@ -209,7 +212,7 @@ def _experts(c: Conversion) -> None:
     if c.pick("model.moe.router.type", "model.moe_router", routers) == "sigmoid_topk":
         schedule = c.value("model.moe_bias_schedule")
         c.set("model.moe.router.bias_schedule", schedule, "model.moe_bias_schedule")
-        text = "the bias chooses experts only; there it moves the weights of the chosen, too, and "
+        text = "the bias only selects experts; in KempnerForge, it also affects their weights and "
         text += "is updated in each forward pass from the counts of one rank"
         c.report("differs", "model.moe_router", text)
         if weight := c.number("model.moe_sequence_aux_loss_weight"):
@@ -232,7 +235,11 @@ def _precision(c: Conversion) -> None:
     if name == "fp16":
         c.set("precision.compute", "fp16", key)
         c.set("precision.loss_scale", {}, key)
-        c.report("differs", key, "weights stay in fp32, and the loss is scaled; there they do not")
+        c.report(
+            "differs",
+            key,
+            "weights stay in fp32, and the loss is scaled; in KempnerForge, neither holds",
+        )
     elif name != "fp32":
         c.set("precision.params", "bf16", key)
         c.set("precision.compute", "bf16", key)
@@ -258,8 +265,9 @@ def _optimizer(c: Conversion) -> None:
         rate = c.number("optimizer.muon_adam_lr") or c.number("optimizer.lr")
         c.set("optimizer.adamw_lr", rate, "optimizer.muon_adam_lr", "optimizer.lr")
         text = (
-            "embedding and output use AdamW; there Muon, unless one side is more than 10 times the "
-            "other. A sharded matrix is orthogonalized whole; there each rank its part"
+            "embedding and output use AdamW; in KempnerForge, Muon, unless one dimension is more "
+            "than 10 times the other. A sharded matrix is orthogonalized whole; in KempnerForge, "
+            "each rank orthogonalizes its part"
         )
         c.report("differs", "optimizer.name", text)
 

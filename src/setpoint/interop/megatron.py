@@ -96,7 +96,7 @@ def _prepare(c: Conversion) -> None:
             if value == 1:
                 del c.values[name]
             else:
-                c.wrong(name, "those of Megatron-LM: experts of DeepSpeed are others")
+                c.wrong(name, "those of Megatron-LM, not DeepSpeed's experts")
         elif isinstance(key.default, str) and not isinstance(value, str) and value is not None:
             c.values[name] = str(value)
 
@@ -137,7 +137,7 @@ def _loop(c: Conversion) -> int | None:
     end: list[str] = [f"{total} steps"] if total else []
     if (stop := c.number("exit-interval")) and (not total or stop < total):
         end = [f"{stop} steps"]
-        c.report("differs", "exit-interval", "the run ends there; a next session would go on")
+        c.report("differs", "exit-interval", "the run ends there; another session would continue")
     if minutes := c.number("exit-duration-in-mins"):
         end.append(f"{minutes} min")
     if end:
@@ -264,7 +264,7 @@ def _stages(c: Conversion, stages: int, layers: int) -> None:
         middle = stages - bool(first) - bool(last)
         each, rest = divmod(layers - (first or 0) - (last or 0), max(1, middle))
         if rest or each < 0 or "stages_per_rank" in c.data["parallel"].get("pipelining", {}):
-            text = "layers of each stage there: set parallel.pipelining.split"
+            text = "Megatron-LM gives the layers of each stage: set parallel.pipelining.split"
             c.report("needs a decision", next(filter(c.given, keys)), text)
             return
         counts = [first] * bool(first) + [each] * middle + [last] * bool(last)
@@ -291,7 +291,10 @@ def _precision(c: Conversion) -> None:
         c.set("precision.loss_scale.initial", c.number("initial-loss-scale"), "initial-loss-scale")
         window = int(c.number("loss-scale-window"))
         c.set("precision.loss_scale.growth_interval", window, "loss-scale-window")
-        text = "weights stay in fp32, and a scale falls at the first overflow, there at the second"
+        text = (
+            "weights stay in fp32, and the loss scale is reduced at the first overflow; in "
+            "Megatron-LM, at the second"
+        )
         c.report("differs", "fp16", text)
     if c.value("use-precision-aware-optimizer"):
         states = {c.value("exp-avg-dtype"), c.value("exp-avg-sq-dtype")}
@@ -305,7 +308,10 @@ def _precision(c: Conversion) -> None:
         if name := c.choice("fp8-recipe", *recipes):
             c.set("precision.float8.recipe", recipes[name], "fp8-recipe", "fp8-format")
             if name in ("delayed", "blockwise"):
-                text = "scales of this step, of a tensor or row; there of earlier ones, or blocks"
+                text = (
+                    "scales of this step, per tensor or row; in Megatron-LM, of earlier steps, or "
+                    "per block"
+                )
                 c.report("differs", "fp8-recipe", text)
     if c.value("fp4-format"):
         c.set("precision.float8.recipe", "nvfp4", "fp4-format")
@@ -355,8 +361,8 @@ def _optimizer(c: Conversion) -> None:
             c.set("optimizer.adjust_lr", "match_rms_adamw", "muon-scale-mode")
         elif (mode, factor) != ("shape_scaling", 1.0):
             text = (
-                "steps are scaled by sqrt(max(1, out / in)); there by the scale mode and "
-                "muon-extra-scale-factor"
+                "steps are scaled by sqrt(max(1, out / in)); in Megatron-LM, by the scale mode "
+                "and muon-extra-scale-factor"
             )
             c.report("differs", "muon-scale-mode", text)
     if output_rate := c.number("decoupled-lr"):
@@ -404,7 +410,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
         del c.data["schedule"]["horizon"]
         c.set("schedule.timescale", f"{max(1, warmup)} steps", *keys)
         if floor:
-            text = "the floor is approached; there the rate is cut off at it"
+            text = "the rate decays towards the floor; in Megatron-LM, it is clamped to it"
             c.report("differs", "min-lr", text)
     if name == "WSD":
         part = c.number("lr-wsd-decay-iters") or _steps(c, "lr-wsd-decay-samples")
@@ -446,7 +452,7 @@ def _memory(c: Conversion) -> None:
     if kind == "full":
         c.set(f"{path}.type", "full", key, "checkpoint-activations")
         if c.value("recompute-method") == "block":
-            text = "all layers are recomputed; there the first of each stage"
+            text = "all layers are recomputed; in Megatron-LM, only the first of each stage"
             c.report("differs", "recompute-method", text)
         c.value("recompute-num-layers")
     elif kind == "selective" and {"mlp", "moe", "shared_experts", "moe_act"} & {*modules}:
@@ -528,7 +534,7 @@ def _data(c: Conversion) -> None:
     isolate = any(map(c.value, masks))
     c.set("data.packing.isolate", isolate, *filter(c.given, masks), "reset-position-ids")
     if c.value("reset-position-ids") != isolate:
-        text = "documents that do not see one another have positions of their own, and no others"
+        text = "documents isolated from each other always have their own positions"
         c.report("differs", "reset-position-ids", text)
     if c.value("dataloader-type") is not None:
         word = c.choice("dataloader-type", "single", "cyclic", "batch", "external")
@@ -591,7 +597,7 @@ def _records(c: Conversion) -> None:
         if interval := c.number("manual-gc-interval"):
             c.set("resilience.gc", {"every": f"{interval} steps"}, "manual-gc-interval")
         else:
-            text = "collection is left to Python; there none is between evaluations"
+            text = "garbage collection is automatic; in Megatron-LM, it runs only at evaluations"
             c.report("differs", "manual-gc", text)
     c.track(("tensorboard", "tensorboard-dir", {"directory": "tensorboard-dir"}),
             ("wandb", "wandb-project", {"project": "wandb-project", "entity": "wandb-entity",

@@ -87,7 +87,7 @@ KEYS: dict[str, Key] = {
     # Of forks by Alibaba and AMD.
     "num-shared-experts": Key(None),
     "extra-vocab-size": Key(0, decision="add it to the tokenizer's number: set model.vocab_size"),
-    "attention-sink-k": Key(0, refused="the first tokens of a row are in no window"),
+    "attention-sink-k": Key(0, refused="windows do not include the first tokens of a row"),
     "moe-grouped-gemm": Key(False, "model.moe.packed", optional=True),
     "q-lora-rank": Key(None, "model.mla.query_rank", optional=True),
     "kv-lora-rank": Key(32, "model.mla.kv_rank"),
@@ -95,13 +95,15 @@ KEYS: dict[str, Key] = {
     "qk-pos-emb-head-dim": Key(64, "model.mla.rope_head_dim"),
     "v-head-dim": Key(128, "model.mla.value_head_dim"),
         # Keys with a different effect in Setpoint.
-    "qk-l2-norm": Key(False, refused="queries and keys have RMSNorm alone"),
+    "qk-l2-norm": Key(False, refused="queries and keys have only RMSNorm"),
     "apply-residual-connection-post-layernorm": Key(False, refused="norms are before or after"),
     "init-method-xavier-uniform": Key(False, refused="initial weights are normal"),
     "rotary-interleaved": Key(False,
-        differs="pairs of a head are its halves; neighbours there, which trains the same"),
+        differs="rotated pairs are the halves of a head; in Megatron-LM, neighbours, which trains "
+                "the same"),
     **alike("", "rampup-batch-size step-batch-size-schedule", Key(None,
-        refused="the batch is that of the end from the start: set `batch` and the rate to it")),
+        refused="the batch size does not ramp up: set `batch` to the final size, and the rate "
+                "accordingly")),
     "weight-decay-incr-style": Key("constant", refused="decay is constant"),
     "decoupled-min-lr": Key(None, differs="the floor is the same share of each group's rate"),
     "optimizer-cpu-offload": Key(False, "parallel.sharding.offload", optional=True,

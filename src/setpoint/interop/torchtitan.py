@@ -35,7 +35,8 @@ OTHERS = {
     "sft_|transformers_modeling_backend_sft|qwen3_8b_first": "Python code makes its conversations",
     ".*muse_glimmer_": "its attention has an output gate",
     ".*_mtp": "there is no multi-token prediction",
-    ".*_torchft_": "replica groups average gradients in each step, not weights at times (DiLoCo)",
+    ".*_torchft_": "replica groups average gradients in each step, not weights at intervals "
+    "(DiLoCo)",
 }
 """Named configurations that are not converted, by patterns of their names, with the reason."""
 DATASETS = {
@@ -80,16 +81,24 @@ def _model(c: Conversion) -> None:
     if (kind := c.choice("model.norm_type", *map(str, norm))) and kind != "rmsnorm":
         c.set("model.norm.type", norm[kind], "model.norm_type")
         if kind == "np_layernorm":
-            c.report("differs", "model.norm_type", "norms have weights and biases; none there")
+            c.report(
+                "differs",
+                "model.norm_type",
+                "norms have weights and biases; in torchtitan, neither",
+            )
     if "moe" in FLAVORS[name][flavor]:
         moe = FLAVORS[name][flavor]["moe"]
         if moe["router"]["type"] == "softmax_top_k":
-            text = "experts are balanced by no bias, which goes with a sigmoid; there by one"
+            text = (
+                "experts are not balanced by a bias, which needs a sigmoid; in torchtitan, they are"
+            )
             c.report("differs", "model.name", text)
         if not moe.get("first_dense") and moe.get("every", 1) == 1:  # all layers have experts
             c.data["model"].pop("ffn_dim", None)
     if "attention_chunk" in FLAVORS[name][flavor]:
-        text = "chunks begin with each document where documents are isolated; there with the row"
+        text = (
+            "chunks start with each document if documents are isolated; in torchtitan, with the row"
+        )
         c.report("differs", "model.flavor", text)
     if name in ("llama3", "llama4") and c.given("model.tokenizer_path"):
         c.data["model"].pop("rope_scaling", None)  # of 0.1, which scales no positions
@@ -110,8 +119,8 @@ def _model(c: Conversion) -> None:
         c.set("model.output_init_std", output)
     c.set("model.residual_init", "layer_scaled")
     text = (
-        "up projections of feed-forward networks start with the deviation of down projections "
-        "there, with 0.02 here, and values of the output are drawn within 3 deviations there"
+        "up projections of feed-forward networks start with the deviation of down projections in "
+        "torchtitan, with 0.02 in Setpoint, and torchtitan draws the output within 3 deviations"
     )
     c.report("differs", "model.flavor", text)
 
@@ -161,7 +170,9 @@ def _replica_groups(c: Conversion) -> int:
     if (groups := c.number(size)) < 1:
         c.wrong(size, "at least 1")
     if c.value(method := "fault_tolerance.semi_sync_method") is not None:
-        c.wrong(method, "null: replica groups average gradients in each step, not weights at times")
+        c.wrong(
+            method, "null: replica groups average gradients in each step, not weights at intervals"
+        )
     c.set("parallel.torchft.timeout", c.number(timeout) / 1000, timeout)
     c.set("parallel.torchft.group_size", max(1, groups), size)
     if c.value("training.seed") is None:
@@ -243,7 +254,10 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.type", "muon", "optimizer.name")
         c.set("optimizer.adjust_lr", "match_rms_adamw", "optimizer.name")
         c.data["optimizer"].pop("implementation", None)
-        text = "projections are orthogonalized whole, and routers have AdamW; there each head's "
+        text = (
+            "projections are orthogonalized whole, and routers use AdamW; in torchtitan, each "
+            "head's "
+        )
         c.report("differs", "optimizer.name", f"{text}part by itself, and routers have Muon")
     if name == "Adam" and c.number("optimizer.weight_decay"):
         c.set("optimizer.type", "import", "optimizer.name")
@@ -309,7 +323,9 @@ def _memory(c: Conversion) -> None:
     if c.value("training.compile") or (c.value("compile.enable") and "model" in parts):
         c.set("compile.backend", c.value("compile.backend"), "compile.enable", "training.compile")
     elif c.value("compile.enable"):
-        c.report("differs", "compile.components", "the loss is compiled with the model alone")
+        c.report(
+            "differs", "compile.components", "the loss is compiled only together with the model"
+        )
     recomputes = c.data.get("memory", {}).get("activation_checkpointing", {}).get("type")
     schedule = c.data["parallel"].get("pipelining", {}).get("schedule")
     if recomputes == "operators" and schedule in SPLIT_BACKWARD and "compile" not in c.data:
@@ -354,7 +370,7 @@ def _quantization(c: Conversion) -> None:
     if c.value(experts := f"{table}.moe_fqns_prototype"):
         c.set(f"{path}.experts", True, experts)
         if "grouped_mm" in converters and "linear" not in converters:
-            text = "experts alone are quantized there: name other modules in precision.float8.skip"
+            text = "torchtitan quantizes only experts: list other modules in precision.float8.skip"
             c.report("differs", "model.converters", text)
     if c.value("float8.emulate"):
         c.set(f"{path}.emulate", True, "float8.emulate")
@@ -398,13 +414,19 @@ def _data(c: Conversion) -> None:
         return
     c.set("evaluation.every", f"{c.number('validation.freq')} steps", "validation.freq")
     if (length := c.number("validation.seq_len")) != c.number("training.seq_len"):
-        c.report("differs", "validation.seq_len", f"rows as in training; there of {length} tokens")
+        c.report(
+            "differs",
+            "validation.seq_len",
+            f"rows as in training; in torchtitan, of {length} tokens",
+        )
     batches = c.number("validation.steps")
     count = batches * c.number("validation.local_batch_size") if batches > 0 else None
     c.set_items("data.validation", [evaluation], "validation.dataset")
     c.set("evaluation.sequences", count, "validation.steps")
     if count:
-        c.report("differs", "validation.steps", f"{count} sequences in all; there of each rank")
+        c.report(
+            "differs", "validation.steps", f"{count} sequences in all; in torchtitan, per rank"
+        )
 
 
 def _records(c: Conversion) -> None:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from setpoint.interop.dialect import Key, alike, keys_of
 
-PRINTED = "it changes what is printed only"
+PRINTED = "it changes only what is printed"
 WORKERS = "workers live as long as the run"
-DEBUGGED = "it finds faults and changes no number"
-IMAGES = "images reach no model of Setpoint: batches hold tokens"
+DEBUGGED = "it is for debugging and changes no number"
+IMAGES = "images are not supported: batches contain only tokens"
 NO_DROPOUT = "its models draw no random numbers in a forward pass"
 BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
 
@@ -39,7 +39,7 @@ KEYS = {
     "training.dataloader.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
     "training.dataloader.persistent_workers": Key(False, idle=WORKERS),
     "training.dataloader.infinite": Key(True, refused="documents repeat until the duration ends"),
-    "training.disable_cuda_graphs": Key(False, idle="graphs of kernels change no number"),
+    "training.disable_cuda_graphs": Key(False, idle="CUDA graphs change no number"),
     "training.debug_moe_force_load_balance": Key(False,
         refused="experts are chosen by the router"),
     "training.enable_cpu_offload": Key(False, "parallel.sharding.offload", optional=True),
@@ -51,7 +51,7 @@ KEYS = {
         Key(None, idle=DEBUGGED)),
     "debug.batch_invariant": Key(False,
         refused="kernels are chosen by the sizes of a batch, as PyTorch does"),
-    "override.imports": Key([], refused="kernels of torchtitan's are not imported"),
+    "override.imports": Key([], refused="torchtitan's kernels are not imported"),
     "debug.deterministic_warn_only": Key(False,
         refused="operators without a deterministic kernel are errors"),
     **keys_of("compile.", enable=False, components=["model", "loss"], backend="inductor"),
@@ -74,7 +74,7 @@ KEYS = {
     "parallelism.pipeline_parallel_microbatches": Key(None),
     "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
     "parallelism.context_parallel_rotate_method": Key("allgather",
-        refused="keys and values are passed round; the sums are the same"),
+        refused="keys and values are passed around the ring; the sums are the same"),
     "parallelism.context_parallel_load_balancer": Key("headtail"),
     "parallelism.context_parallel_ptrr_mask_key": Key(None,
         refused="ranks have parts of a sequence, not blocks of its mask"),
@@ -98,7 +98,7 @@ KEYS = {
     "optimizer.implementation": Key("fused", "optimizer.implementation", {"fused": "fused",
         "foreach": "foreach", "for-loop": "loop", "fused_opt_states_bf16": "fused"}),
     "optimizer.early_step_in_backward": Key(False,
-        refused="updates within the backward pass know no norm of all gradients"),
+        refused="updates within the backward pass cannot use the norm of all gradients"),
     **keys_of("lr_scheduler.", warmup_steps=200, total_steps=None, decay_ratio=None,
         decay_type="linear", min_lr_factor=0.0),
     # Memory and float8.
@@ -126,10 +126,10 @@ KEYS = {
     "checkpoint.folder": Key("checkpoint", idle="within a run always checkpoints/"),
     **keys_of("checkpoint.", interval=500, initial_load_path=None),
     "checkpoint.initial_load_model_only": Key(True,
-        refused="weights of Hugging Face's format come without a state of training"),
+        refused="weights in Hugging Face format come without training state"),
     "checkpoint.initial_load_in_hf": Key(False),
     "checkpoint.initial_load_dequantize": Key(False,
-        refused="weights of Hugging Face's format are read in the dtype of their files"),
+        refused="weights in Hugging Face format are read in the dtype of their files"),
     "checkpoint.enable_ft_dataloader_checkpoints": Key(True, idle="fault_tolerance is off"),
     **keys_of("checkpoint.", load_only=False, interval_type="steps", last_save_model_only=True,
         last_save_in_hf=False, export_dtype="float32", async_mode="disabled", keep_latest_k=10,

@@ -24,7 +24,7 @@ from setpoint.interop.dialect import (
 )
 from setpoint.interop.torchtune_models import FAMILIES, component, convert_model
 
-PRINTED = "it changes what is printed only"
+PRINTED = "it changes only what is printed"
 OTHER_JOB = "a job of {}: Setpoint trains on text"
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "output_proj": "output"}
 CONVERSATIONS = {
@@ -84,15 +84,15 @@ KEYS = {
     **keys_of("lr_scheduler.", _component_=None, num_warmup_steps=None, num_cycles=0.5),
     "clip_grad_norm": Key(None),
     "loss._component_": Key("torchtune.modules.loss.CEWithChunkedOutputLoss"),
-    "loss.num_output_chunks": Key(8, idle="the number of chunks changes memory only"),
+    "loss.num_output_chunks": Key(8, idle="the number of chunks changes only memory"),
     "loss.ignore_index": Key(-100),
-    "loss.mask_ignored_tokens": Key(True, idle="it changes memory only"),
+    "loss.mask_ignored_tokens": Key(True, idle="it changes only memory"),
     # Ranks, memory and precision.
     "device": Key("cuda", "parallel.device", {"cuda": "cuda", "cpu": "cpu"}),
     **keys_of("", dtype="bf16", compile=None, enable_activation_checkpointing=False),
     "enable_activation_offloading": Key(False, "memory.activation_offload", {True: {}},
         optional=True),
-    "activation_offloading_use_streams": Key(True, idle="it changes the order of copies only"),
+    "activation_offloading_use_streams": Key(True, idle="it changes only the order of copies"),
     **keys_of("", ac_mode=None, ac_option=None),
     "custom_sharded_layers": Key([], idle="embedding and output are units of their own"),
     "memory_efficient_fsdp_wrap": Key(False, idle="each layer is a unit"),
@@ -106,7 +106,7 @@ KEYS = {
     "data_parallel_shard_dim": Key(-1, "parallel.shard"),
     "data_parallel_replicate_dim": Key(1, "parallel.replicate"),
     "mixed_precision._component_": Key(None, idle="another key must enable it"),
-    "mixed_precision.enabled": Key(False, refused="products are not computed in int8"),
+    "mixed_precision.enabled": Key(False, refused="matrix products are not computed in int8"),
     **keys_of("", enable_fp8_training=False, fp8_recipe_name=None, cudnn_deterministic_mode=None),
     # Records.
     "metric_logger": Key({}),
@@ -237,7 +237,7 @@ def _data(c: Conversion) -> None:
     share = _share_held_out(entries, validation) if period else 0.0
     c.set("data.held_out", share, "dataset_val")
     if share:
-        c.report("differs", "dataset", "rows are held out by a hash; there the last ones")
+        c.report("differs", "dataset", "rows are held out by a hash; in torchtune, the last ones")
         entries, validation = [{**entries[0], "split": "train"}], []
     sources = [_source(c, entry, "dataset") for entry in entries]
     known = [source for source in sources if source is not None]
@@ -327,7 +327,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     is_alpaca = name.startswith("alpaca")
     on_input = entry.get("train_on_input", is_alpaca)
     if is_alpaca:
-        text = "Alpaca's prompt alone; there the control tokens of a chat stand around it"
+        text = "Alpaca's prompt alone; in torchtune, within the control tokens of a chat"
         c.report("differs", key, text)
     return {"type": "conversations", "paths": paths, "template": "alpaca" if is_alpaca else None,
             "loss_on": "all" if on_input else "answers", "filter": limits or None}  # fmt: skip
@@ -340,7 +340,9 @@ def _loop(c: Conversion) -> None:
         keys = ("max_steps_per_epoch", "epochs")
         c.set("duration", [f"{epochs} epochs", f"{epochs * steps} steps"], *keys)
         if epochs > 1:
-            text = "an epoch goes on where the steps end; there the next one is shuffled anew"
+            text = (
+                "an epoch continues after the steps; in torchtune, the next one is shuffled again"
+            )
             c.report("differs", "max_steps_per_epoch", text)
     elif isinstance(epochs, int):
         c.set("duration", f"{epochs} epochs", "epochs")
@@ -384,7 +386,7 @@ def _optimizer(c: Conversion) -> None:
     if kind is not None and library != "torch":
         # Its moments are in fp32 with weights in bf16.
         kind = "anyprecision_adamw" if c.value("dtype") == "bf16" else "adamw"
-        text = "moments are on the device; there on pages of host memory as well"
+        text = "moments are on the device; in torchtune, also in host memory (paged)"
         if name != "PagedAdamW":
             target = f"--optimizer.type import --optimizer.target {package}.{name}"
             text = f"moments in fp32, not in few bits; {target} --import {library} has those"
@@ -527,7 +529,7 @@ def _inference(c: Conversion) -> None:
     c.set("parallel.device", c.value("device"), "device")
     c.copy_given({"seed": "seed"})
     if component(c, "tensor_parallel_plan")[0]:
-        text = "all ranks divide each matrix there: set parallel.tensor to their number"
+        text = "in torchtune, all ranks divide each matrix: set parallel.tensor to their number"
         c.report("needs a decision", "tensor_parallel_plan._component_", text)
     if tasks := c.names("tasks"):
         c.set("harness.tasks", tasks, "tasks")
@@ -550,7 +552,11 @@ def _inference(c: Conversion) -> None:
     elif templated:
         c.set("chat", {}, "tokenizer._component_")
     if system and not templated:
-        c.report("differs", "prompt", "under the chat template of the weights; one text there")
+        c.report(
+            "differs",
+            "prompt",
+            "formatted by the chat template of the weights; in torchtune, one text",
+        )
     c.set("generation.max_tokens", c.number("max_new_tokens"), "max_new_tokens")
     c.copy_given({f"generation.{key}": key for key in ("temperature", "top_k")})
     if not c.value("enable_kv_cache"):

@@ -124,7 +124,7 @@ def convert_model(c: Conversion) -> bool:
         )
         c.report("differs", key, text)
     if family == "phi4":
-        text = "torchtune rotates with a base of 10,000; that of the weights' config.json counts"
+        text = "torchtune rotates with a base of 10,000; that of the weights' config.json is used"
         c.set("model.rope_base", 250_000.0, key)
         c.report("differs", key, text)
     return True

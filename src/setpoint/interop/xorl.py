@@ -12,12 +12,12 @@ from typing import Any
 
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, alike, keys_of
 
-MEDIA = "images, video and sound reach no model of Setpoint: batches hold tokens"
+MEDIA = "images, video and sound are not supported: batches contain only tokens"
 DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
 DEEPEP = "DeepEP takes a model of type = transformer, with parallel.dispatch"
 UNREAD = "the trainer does not read it"
 KERNEL = "a kernel of the same arithmetic"
-PREFETCH = "one unit is asked for ahead, or parallel.sharding.forward_prefetch of them"
+PREFETCH = "one unit is prefetched, or parallel.sharding.forward_prefetch of them"
 ATTENTION: dict[object, object] = {
     None: "auto",
     "eager": "eager",
@@ -37,7 +37,7 @@ KEYS = {
     "model.attn_implementation": Key("flash_attention_3", values=ATTENTION),
     "model.merge_qkv": Key(True, refused="projections are those of the model in transformers"),
     "model.basic_modules": Key([],
-        decision="classes of modules there, patterns here: set parallel.sharding.units"),
+        decision="xorl gives module classes, Setpoint patterns: set parallel.sharding.units"),
     "model.foundation": Key({}, "model.overrides", optional=True),
     "model.encoders": Key({}, refused=MEDIA, essential=True),
     **keys_of("model.", moe_implementation=None, ep_dispatch="alltoall"),
@@ -146,7 +146,7 @@ KEYS = {
     "train.enable_compile": Key(False, "compile", {True: {}}, optional=True),
     "train.compile_dynamic_shapes": Key(False, "compile.dynamic", optional=True),
     "train.activation_offload_prefetch_count": Key(0,
-        refused="copies come back as backward asks for them"),
+        refused="copies return when the backward pass needs them"),
     # Records.
     "train.output_dir": Key(REQUIRED, "workspace"),
     **keys_of("train.", ckpt_manager="dcp", save_steps=0, save_epochs=1),
@@ -362,7 +362,7 @@ def _data(c: Conversion) -> None:
     if parts > 0 and (remainder := c.number(key) % parts):
         length = c.number(key) + parts - remainder
         c.set("batch.sequence_length", length, key)
-        text = f"rows hold {length} tokens, in {parts} parts; there fewer and padding"
+        text = f"rows hold {length} tokens, in {parts} parts; in xorl, fewer tokens and padding"
         c.report("differs", key, text)
     c.set("data.held_out", 0)
     c.value("data.select_columns")  # other columns are not read
@@ -370,7 +370,7 @@ def _data(c: Conversion) -> None:
     if c.pick("data.packing.method", "data.sample_packing_method", methods) == "multipack":
         path, key = "data.packing.group_size", "data.sample_packing_group_size"
         c.set(path, c.number(key), key)
-        text = "lengths are sorted in each group (first-fit decreasing); there they are not"
+        text = "lengths are sorted in each group (first-fit decreasing); in xorl, they are not"
         c.report("differs", "data.sample_packing_method", text)
 
 
@@ -418,7 +418,7 @@ def _adapter(c: Conversion) -> None:
     c.set("adapter.type", "qlora" if is_quantized else "lora", switch)
     if targets := c.names(key := "lora.lora_target_modules"):
         if FUSED.keys() & {*targets}:
-            text = "each part has an adapter of its own; there one adapts the fused projection"
+            text = "each part has its own adapter; in xorl, one adapts the fused projection"
             c.report("differs", key, text)
         c.set("adapter.targets", [part for name in targets for part in FUSED.get(name, [name])],
               key)  # fmt: skip
@@ -473,7 +473,8 @@ DIALECT = Dialect(
               "train.cautious_weight_decay": "train.optimizer=adamw|anyprecision_adamw|muon"},
     refused=dict.fromkeys(
         ("model_path", "worker_connection_timeout", "skip_initial_checkpoint", "enable_packing"),
-        "a configuration of xorl's training server, which clients send batches to: no training job",
+        "a configuration of xorl's training server, to which clients send batches; it is not a "
+        "training job",
     )
-    | {"input_dir": "a configuration of xorl's export of weights: `setpoint export` has it"},
+    | {"input_dir": "a configuration of xorl's weight export; use `setpoint export`"},
 )  # fmt: skip

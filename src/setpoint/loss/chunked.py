@@ -169,7 +169,7 @@ class _ChunkedSums(torch.autograd.Function):
         if gradients is None:
             raise RuntimeError(
                 "chunked_cross_entropy: backward was run before, and its gradients, which are "
-                "computed in forward and scaled in place, are given away; call the loss again"
+                "computed in forward and scaled in place, were already used; call the loss again"
             )
         if ctx.retains:
             kept = (gradients.hidden, gradients.matrix)

@@ -62,9 +62,7 @@ class CrossEntropy(
         if self.token_weights is None:
             return
         if not self.token_weights:
-            yield Problem(
-                "token_weights", "is empty, and would not weigh anything", valid=("null",)
-            )
+            yield Problem("token_weights", "is empty, so it would have no effect", valid=("null",))
         for name in self.token_weights:
             if not (name.isascii() and name.isdecimal() and name == str(int(name))):
                 yield Problem(
@@ -76,7 +74,7 @@ class CrossEntropy(
             elif int(name) == self.ignore_index and self.token_weights[name]:
                 yield Problem(
                     f"token_weights.{name}",
-                    "has no effect: ignore_index leaves that token out",
+                    "has no effect: ignore_index excludes that token",
                     also=("ignore_index",),
                     hint="Remove one of the two.",
                 )

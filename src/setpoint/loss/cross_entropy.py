@@ -263,14 +263,15 @@ class ImportedLoss:
         target, ignored = torch.tensor([1]), torch.tensor([IGNORE_INDEX])
         once = self._value(row, target)
         for other, expected, words in (
-            (target, 2 * once, "twice the same token"),
+            (target, 2 * once, "the same token twice"),
             (ignored, once, f"a token and one whose target is {IGNORE_INDEX}"),
         ):
             value = self._value(torch.cat((row, row)), torch.cat((target, other)))
             if not math.isclose(value, expected, rel_tol=1e-5):
                 raise SetpointError(
                     f"{self._title} gives {once:.6g} for one token and {value:.6g} for "
-                    f"{words}, where a sum over tokens gives {expected:.6g}; the loop divides by "
+                    f"{words}, but a sum over tokens would give {expected:.6g}; the training loop "
+                    f"divides by "
                     f"the tokens of the whole batch"
                 )
 

@@ -82,8 +82,8 @@ def operators(config: Operators, layers: Layers) -> None:
 def _chosen(config: CheckpointingConfig, layers: Layers) -> Layers:
     if not layers:
         raise SetpointError(
-            "memory.activation_checkpointing: the model has no layers that repeat, a list, a "
-            "dictionary or a sequence of modules; set it to null"
+            "memory.activation_checkpointing: the model has no repeated layers in a list, "
+            "dictionary or sequence of modules; set it to null"
         )
     return layers[:: config.every]
 

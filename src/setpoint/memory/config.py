@@ -45,7 +45,7 @@ class CheckpointedParts(
         if not self.parts:
             yield Problem(
                 "parts",
-                "is empty, so that nothing would be recomputed",
+                "is empty, so nothing would be recomputed",
                 valid=("[attention]", "[attention, feed_forward]"),
             )
 
@@ -77,7 +77,7 @@ class Operators(
         elif self.matmul_every != 1 and "matmul" not in self.save:
             yield Problem(
                 "matmul_every",
-                "has no effect: save names no matmul",
+                "has no effect: save lists no matmul",
                 also=("save",),
                 hint="Remove it.",
             )

@@ -297,7 +297,7 @@ def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
             ) from error
     if not isinstance(tried, Tensor) or tried.shape != (1, 2, dim):
         got = tuple(tried.shape) if isinstance(tried, Tensor) else type(tried).__name__
-        raise SetpointError(f"{title} gives {got} for vectors of shape (1, 2, {dim})")
+        raise SetpointError(f"{title} returns {got} for vectors of shape (1, 2, {dim})")
     if not isinstance(norm, Initializable):
         values = {name: Values(tensor.detach().clone()) for name, tensor in norm.named_parameters()}
         norm.initializers = partial(dict, values)  # pyright: ignore[reportArgumentType]

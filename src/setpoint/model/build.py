@@ -108,13 +108,13 @@ def _require_head(model: nn.Module, tokens: Tensor, title: str) -> None:
         outcome = model(tokens, head=lambda hidden, projection: projection.logits(hidden))
     except Exception as error:
         raise SetpointError(
-            f"{title} has supports_head = True and cannot be called with a head, a function of "
-            f"hidden states and a Projection: {error_in_words(error)}"
+            f"{title} has supports_head = True but cannot be called with a head (a function of "
+            f"hidden states and a Projection): {error_in_words(error)}"
         ) from error
     if not isinstance(outcome, Outcome):
         raise SetpointError(
-            f"{title} has supports_head = True and gives a {type(outcome).__name__} when it is "
-            f"called with a head; it must give an Outcome with what the head returns"
+            f"{title} has supports_head = True but returns a {type(outcome).__name__} when called "
+            f"with a head; it must return an Outcome with the result of the head"
         )
 
 

@@ -644,13 +644,13 @@ class TransformerConfig(
     def _nothing_rotated(self) -> str | None:
         """Reason why RoPE is unused, or None."""
         if self.positions != "rotary":
-            return f"positions = {self.positions}, so that nothing is rotated"
+            return f"positions = {self.positions}, so nothing is rotated"
         return None
 
     def _nothing_rotated_in_full(self) -> str | None:
         """Reason why the RoPE base and scaling of full layers are unused, or None."""
         if self.rope_base_sliding is not None and self.count_layers("sliding") == self.layers:
-            return "all layers have a sliding window, and rope_base_sliding is what they rotate by"
+            return "all layers have a sliding window, so they rotate by rope_base_sliding"
         return self._nothing_rotated()
 
     def _no_layer(self, kind: Kind) -> str | None:
@@ -659,8 +659,8 @@ class TransformerConfig(
             return None
         if kind in self.attention_pattern:
             return (
-                f"of attention_pattern the first {self.layers} count, as many as there are layers, "
-                f"and none of these is {kind}"
+                f"only the first {self.layers} entries of attention_pattern are used, one for "
+                f"each layer, and none of them is {kind}"
             )
         return f"no layer has {PARTIAL[kind][1]} (attention_pattern)"
 
@@ -714,7 +714,7 @@ class HuggingFaceConfig(
     def _derive_config(self) -> str:
         if self.pretrained is None:
             raise Invalid(
-                "must be set, unless pretrained is",
+                "must be set unless pretrained is set",
                 hint="Set it to a directory with a config.json, or to the id of a model.",
             )
         return self.pretrained
@@ -724,7 +724,7 @@ class HuggingFaceConfig(
         if self.config.lower() in ("null", "none", "~", ""):
             yield Problem(
                 "config",
-                "names no model",
+                "does not name a model",
                 hint="Set it to a directory with a config.json, or to the id of a model.",
             )
 

@@ -167,12 +167,13 @@ def initialize(
     parameters |= {name: buffer for name, buffer in buffers.items() if name in rules}
     if surplus := sorted(rules.keys() - parameters.keys() - stored.keys()):
         raise SetpointError(
-            f"initializers() names parameters that are not there: {', '.join(surplus)}"
+            f"initializers() names parameters that do not exist: {', '.join(surplus)}"
         )
     for name, rule in rules.items():
         if not isinstance(rule, Initializer):
             raise SetpointError(
-                f"initializers() gives {rule!r} for {name}; it must give a rule, such as NormalInit"
+                f"initializers() returns {rule!r} for {name}; it must return a rule, such as "
+                f"NormalInit"
             )
     for name, parameter in parameters.items():
         if parameter.is_meta:

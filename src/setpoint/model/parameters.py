@@ -63,7 +63,7 @@ def require_fit(config: TransformerConfig, vocab_size: int) -> None:
     if reason is not None:
         raise SetpointError(
             f"model.vocab_size = {config.vocab_size}: {reason}. Valid: {vocab_size} or more, or "
-            f"null for as many as there are"
+            f"null for the tokenizer's size"
         )
 
 

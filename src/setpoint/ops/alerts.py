@@ -137,7 +137,7 @@ class Alert(Callback, ABC):
         if event not in self.config.events:
             return
         if self._worker.waiting >= WAITING:
-            self._failed("too many wait to be sent, and further ones are dropped")
+            self._failed("too many are waiting to be sent, and further ones are dropped")
             return
         # JSON has no number for a non-finite loss.
         plain = self.loss if self.loss is None or math.isfinite(self.loss) else str(self.loss)
@@ -170,9 +170,9 @@ class Alert(Callback, ABC):
         elif error is not None:
             self.send("failed", str(error).strip() or type(error).__name__)
         elif self.status == 0:
-            self.send("finished", self.reason or "the duration is over")
+            self.send("finished", self.reason or "the duration ended")
         elif self.status is not None:
-            self.send("stopped", self.reason or "stopped, to be gone on with later")
+            self.send("stopped", self.reason or "stopped, to be continued later")
 
     def _look_for_stall(self) -> None:
         if self._progressed is None or self._has_stalled:
@@ -218,7 +218,7 @@ class WebhookAlert(Alert):
         self.url = config.url.reveal()
         if not self.url.startswith(("http://", "https://")):
             raise SetpointError(
-                f"tracking.alerts: what {config.url.dump()} holds is not a URL (it is not shown)."
+                f"tracking.alerts: the value of {config.url.dump()} is not a URL (not shown)."
                 "\nValid: http://... or https://..."
             )
         self.headers = {name: value.reveal() for name, value in config.headers.items()}
@@ -248,7 +248,7 @@ class WebhookAlert(Alert):
         hidden = (self.url, *self.headers.values())
         text = str(getattr(error, "reason", None) or error)
         if isinstance(error, urllib.error.HTTPError):
-            text = f"the server answers {error.code} {error.reason}"
+            text = f"the server responded with {error.code} {error.reason}"
         for secret in hidden:
             text = text.replace(secret, "***")
         return text
@@ -268,8 +268,8 @@ class CommandAlert(Alert):
         program = self.config.command[0]
         if shutil.which(program) is None:
             raise SetpointError(
-                f"tracking.alerts: there is no program {program}.\nValid: a program of the PATH, "
-                f"the path of one that may be executed, or no such alert"
+                f"tracking.alerts: there is no program {program}.\nValid: a program on the PATH, "
+                f"the path of an executable, or remove this alert"
             )
 
     def deliver(self, facts: Facts, ended: Event) -> None:

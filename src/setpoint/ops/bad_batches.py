@@ -61,7 +61,7 @@ class BadBatches(Callback):
         """Keep a step's batches; a disk error is only reported."""
         step, note = result.step, self.run.progress.note
         if loop.components.replica_groups is not None:
-            note(f"the batch of step {step} is not kept: this replica group has a part of it")
+            note(f"the batch of step {step} is not kept: this replica group has only part of it")
             return
         data = loop.components.data_position()
         attempt = hashlib.sha256(json.dumps(data, sort_keys=True).encode()).hexdigest()[:8]
@@ -186,7 +186,7 @@ def _read(path: Path) -> tuple[int, list[Batch]]:
         fields = {name: tensors.get(f"{number}.{name}") for name in KEPT}
         inputs = fields["inputs"]
         if inputs is None or inputs.dim() != 2 or inputs.dtype != torch.int64:
-            raise ValueError(f"{path.name} holds no tokens")
+            raise ValueError(f"{path.name} has no tokens")
         starts = tensors.get(f"{number}.lengths")
         fields["lengths"] = None if starts is None else Lengths.of(starts.numpy())  # pyright: ignore[reportArgumentType]
         batches.append(Batch(tokens=tokens, target_tokens=targets, target_bytes=size, **fields))  # pyright: ignore[reportArgumentType]

@@ -126,7 +126,7 @@ class RemoteCopies(Callback):
                 is_said = True
                 self.run.progress.note(
                     f"waiting up to {self.config.wait_timeout:g} s for the upload of "
-                    f"{uploads.left} to {uploads.run.url}; Ctrl-C leaves it for the next session"
+                    f"{uploads.left} to {uploads.run.url}; Ctrl-C postpones it to the next session"
                 )
             if uploads is not None:
                 self._report(uploads.reports())

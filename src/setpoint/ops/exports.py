@@ -214,7 +214,7 @@ class ExportCallback(Callback):
                 text = "\n" + task.log.read_text(errors="replace")
                 message = text.rpartition("\nerror: ")[2].strip().partition("\nValid:")[0]
                 message = message or f"the process ended with status {status}"
-            self.failed.append(f"{name} is saved, and cannot be exported: {message}")
+            self.failed.append(f"{name} was saved but cannot be exported: {message}")
             self.run.events.write("fault", step=step, error=self.failed[-1])
             self.run.progress.note(self.failed[-1])
         task.clear()

@@ -74,7 +74,7 @@ def fetched(url: str, into: Path) -> Path:
         except DamagedCheckpoint as error:
             reasons.append(f"{error.path.name}: {error.reason}")
     passed = f"; damaged: {'; '.join(reasons)}" if reasons else ""
-    raise SetpointError(f"there is no whole checkpoint at {url}{passed}")
+    raise SetpointError(f"there is no complete checkpoint at {url}{passed}")
 
 
 def fetch(world: World, run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path) -> Path:
@@ -103,7 +103,7 @@ def fetch(world: World, run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path
         lost = next((file for file in sorted(files) if not (folder / file).exists()), None)
         if lost is not None:
             raise SetpointError(
-                f"{lost} of {name} was fetched by another rank, and is not in {folder}.\n"
+                f"{lost} of {name} was fetched by another rank but is not in {folder}.\n"
                 f"Valid: a run directory that all ranks share"
             )
         target = into / name
@@ -174,7 +174,7 @@ def bring_back(
         if damaged and newest_whole(path / CHECKPOINTS)[0] is None:
             # As for a run directory: starting over would hide the existing checkpoints.
             raise RunError(
-                f"no checkpoint at {remote.url} is whole ({'; '.join(damaged)}); to start over, "
+                f"no checkpoint at {remote.url} is complete ({'; '.join(damaged)}); to start over, "
                 f"give the run another --name, or move these away"
             )
 
@@ -306,15 +306,15 @@ def _newer(
     except RemoteError as error:
         if local_step is None:
             raise RemoteError(
-                f"{error}. Whether the run was trained elsewhere is not known; --checkpoint.remote "
-                f"null begins it here"
+                f"{error}. It is unknown whether the run was trained elsewhere; "
+                f"--checkpoint.remote null starts it here"
             ) from error
         text = f"{error}. The run resumes from its own directory"
         reports.append(UploadReport("fetch_failed", {"url": remote.url, "error": str(error)}, text))
         return None
     if candidate is not None and job is not None and job.checkpoint.resume == "never":
         raise SetpointError(
-            f"checkpoint.resume = never, but {remote.url} holds checkpoints; choose another "
+            f"checkpoint.resume = never, but {remote.url} has checkpoints; choose another "
             f"--name, or --checkpoint.resume auto to resume"
         )
     return candidate
@@ -347,7 +347,7 @@ def _fetch(
 
 
 def _damage(remote: RemoteRun, name: str, reason: str) -> UploadReport:
-    text = f"{name} at {remote.url} is corrupt and is skipped: {reason}"
+    text = f"{name} at {remote.url} is corrupt, skipping it: {reason}"
     return UploadReport("damaged", {"checkpoint": name, "url": remote.url, "reason": reason}, text)
 
 

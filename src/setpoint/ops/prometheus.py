@@ -62,7 +62,7 @@ class PrometheusTracker(Tracker):
         except OSError as error:
             raise SetpointError(
                 f"tracking.trackers: prometheus cannot listen at {config.address}:{config.port}: "
-                f"{error.strerror}.\nValid: a port that is free, or 0 for any"
+                f"{error.strerror}.\nValid: a free port, or 0 for any"
             ) from error
         self.port: int = self._server.server_address[1]
         self._server.timeout = POLL

@@ -151,12 +151,12 @@ def _take(
         del rows[record["cut"] :]
     if "missing" in record:
         problems.append(
-            f"{gone.format(record['missing'])} that were sealed were not there any more when a "
-            f"session began, at {time}"
+            f"{gone.format(record['missing'])} that were sealed were missing when a session "
+            f"started, at {time}"
         )
     rows.extend(record["rows"])
     if len(rows) != record["total"]:
-        raise ValueError(f"the link counts {record['total']} {noun}, and there are {len(rows)}")
+        raise ValueError(f"the link counts {record['total']} {noun}, but there are {len(rows)}")
 
 
 def row_digest(line: bytes) -> str:
@@ -221,7 +221,7 @@ def verify_chain(run: Path) -> Seal:
         if not chain.problems or chain.rows:
             later = _of_file(run / METRICS, chain.rows, "rows", seal)
             if later and _has_ended(run):
-                text = f"{later} rows after the last link, though the end of a run seals all"
+                text = f"{later} rows after the last link, although the end of a run seals all rows"
                 seal.problems.append(f"{METRICS}: {text}")
             elif later:
                 seal.notes.append(f"not sealed: {later} rows after the last link")
@@ -245,13 +245,13 @@ def verify_chain(run: Path) -> Seal:
             continue
         if anchor is not None and anchor not in heads:
             seal.problems.append(
-                f"{path.name} was saved when the head of the chain was {anchor[:12]}..., and "
+                f"{path.name} was saved when the head of the chain was {anchor[:12]}..., but "
                 f"{CHAIN} has no such link: links are missing or were changed"
             )
         elif step not in chain.checkpoints:
             unsealed.append(path.name)
         elif digest not in chain.checkpoints[step]:
-            seal.problems.append(f"{path.name}: its manifest is not the one that was sealed")
+            seal.problems.append(f"{path.name}: its manifest differs from the sealed one")
         else:
             seal.checkpoints += 1
     if unsealed and seal.head is not None:
@@ -266,7 +266,7 @@ def _of_record(path: Path, sealed: Collection[str]) -> Iterator[str]:
     """
     with suppress(OSError, ValueError, LookupError, TypeError):
         if (stated := read_json(path)["setpoint"]["fingerprint"]) not in sealed:
-            yield f"{path.name}: no session that was sealed has its fingerprint, {stated}"
+            yield f"{path.name}: no sealed session has its fingerprint, {stated}"
 
 
 def _has_ended(run: Path) -> bool:
@@ -334,9 +334,9 @@ def _differences(
     elif not expected:
         yield f"{places}: {count(written)}{title} {_was(written)} inserted"
     elif sorted(str(digest) for digest in expected) == sorted(written):
-        yield f"{places}: {noun}s were moved: they are in another order than they were sealed in"
+        yield f"{places}: {noun}s were moved: their order differs from the sealed order"
     elif len(expected) == len(written) == 1:
-        yield f"{row}: the {noun}{title} was changed: it is not the one that was sealed"
+        yield f"{row}: the {noun}{title} was changed: it differs from the sealed one"
     else:
         yield (
             f"{places}: {noun}s were changed: {len(written)} of them are where "

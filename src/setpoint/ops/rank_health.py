@@ -30,9 +30,9 @@ SAMPLES = 1000
 """Maximum number of samples queued for the trackers."""
 THROTTLING = {
     "nvmlClocksEventReasonHwSlowdown": "by the hardware",
-    "nvmlClocksEventReasonHwThermalSlowdown": "as it is too hot",
+    "nvmlClocksEventReasonHwThermalSlowdown": "because it is too hot",
     "nvmlClocksEventReasonHwPowerBrakeSlowdown": "by the power supply",
-    "nvmlClocksEventReasonSwThermalSlowdown": "as it is too hot, by the driver",
+    "nvmlClocksEventReasonSwThermalSlowdown": "because it is too hot, by the driver",
 }
 """NVML's reasons for clock throttling, except those set by the user."""
 
@@ -177,7 +177,7 @@ class SystemSampler:
             self._writer.write(row)
         except (SetpointError, OSError, self._psutil.Error) as error:
             self._periodic.end()
-            self.note(f"tracking.system: no more samples are taken: {error}")
+            self.note(f"tracking.system: sampling stopped: {error}")
 
 
 class GpuUse:
@@ -309,7 +309,10 @@ class GpuHealth:
         with suppress(unknown):
             degrees = nvml.nvmlDeviceGetTemperature(self.handle, nvml.NVML_TEMPERATURE_GPU)
             if degrees >= self.hot:
-                yield "temperature", f"its temperature is {degrees} C, and {self.hot} C is hot"
+                yield (
+                    "temperature",
+                    f"its temperature is {degrees} C, and the limit is {self.hot} C",
+                )
         with suppress(unknown):
             yield from self._throttling()
         errors = self._uncorrected()
@@ -319,9 +322,9 @@ class GpuHealth:
         with suppress(unknown, ValueError, TypeError):
             _, _, pending, failed = nvml.nvmlDeviceGetRemappedRows(self.handle)
             if failed:
-                yield "rows", "rows of its memory could not be remapped: it has to be replaced"
+                yield "rows", "rows of its memory could not be remapped: it must be replaced"
             elif pending:
-                yield "rows", "rows of its memory wait to be remapped, which a reset does"
+                yield "rows", "rows of its memory are waiting to be remapped by a reset"
         for xid in self._xids():
             yield f"xid {xid}", f"the driver reports Xid {xid}"
 

@@ -91,10 +91,10 @@ class RemoteFolder:
             return []
         self._write_all(path, pieces)
         if written is not None and pieces.written != written:
-            raise DamagedCheckpoint(file.parent, f"{file.name} is not what was saved")
+            raise DamagedCheckpoint(file.parent, f"{file.name} differs from what was saved")
         by = self._arrived(path, pieces.written, pieces)
         if by is None:
-            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
+            raise OSError(f"{self._system.unstrip_protocol(path)} differs from what was uploaded")
         self._sure[path] = pieces.written
         return [(pieces.written.size, by)]
 
@@ -144,7 +144,7 @@ class RemoteFolder:
         else:
             self._system.pipe_file(path, content)
         if self._read(path) != content:
-            raise OSError(f"{self._system.unstrip_protocol(path)} has not arrived as it was sent")
+            raise OSError(f"{self._system.unstrip_protocol(path)} differs from what was uploaded")
 
     def _read(self, path: str) -> bytes | None:
         try:
@@ -180,8 +180,8 @@ class RemoteFolder:
             raise
         except Exception as error:
             raise RemoteError(
-                f"{self.url} cannot be reached: {url_reason(error)} (credentials come from the "
-                f"environment, as the package of the service reads them)"
+                f"{self.url} cannot be reached: {url_reason(error)} (credentials are read from "
+                f"the environment by the package of the service)"
             ) from error
 
 

@@ -169,7 +169,7 @@ def _recorded(run: RunDirectory, step: int, saved: SavedStep | None) -> Numbers 
     failed = [row["step"] + 1 for row in events if row.get("event") == "fault" and "step" in row]
     last = max([0, *failed, *(row.get("step", 0) for row in [*rows, *events])])
     if not 1 <= step <= last:
-        valid = f"1 to {last}" if last else "none: it has not trained yet"
+        valid = f"1 to {last}" if last else "none: the run has not trained yet"
         raise SetpointError(f"{run.path} has no step {step}.\nValid: {valid}")
     return None
 
@@ -184,7 +184,7 @@ def _newest_before(
         try:
             checkpoint = load_directory(path)
         except DamagedCheckpoint as error:
-            note(f"{path.name} is corrupt and is skipped: {error}")
+            note(f"{path.name} is corrupt, skipping it: {error}")
             continue
         if not checkpoint.state.get(WEIGHTS_ONLY):
             return checkpoint
@@ -214,7 +214,7 @@ def _take_steps(loop: Loop, step: int) -> None:
             loop.step()
         except RunError as error:
             raise RunError(
-                f"step {step} is not reached: on the way from step {loop.position.step}, {error}"
+                f"step {step} was not reached: after step {loop.position.step}, {error}"
             ) from error
 
 
@@ -226,7 +226,7 @@ def _require_tokens(components: Components, shares: list[tuple[int, list[Batch]]
             most, least = int(batch.inputs.max()), int(batch.inputs.min())
             if least < 0 or most >= size:
                 raise SetpointError(
-                    f"the batch that was kept holds tokens {least} to {most}.\n"
+                    f"the kept batch has tokens {least} to {most}.\n"
                     f"Valid: 0 to {size - 1}, or --from-data"
                 )
 

@@ -104,10 +104,10 @@ def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
     making = spent.making / batches
     if spent.planning > waited / 2:
         return (
-            f"{spent.planning / batches:.2g} s of each micro-batch went into finding its rows, "
-            "which workers do not do: prepare streamed data, or lower data.packing.group_size"
+            f"{spent.planning / batches:.2g} s of each micro-batch went into selecting its rows, "
+            f"which workers cannot do: prepare streamed data, or lower data.packing.group_size"
         )
-    took = f"making a micro-batch takes {making * 1e3:.3g} ms"
+    took = f"building a micro-batch takes {making * 1e3:.3g} ms"
     if section.workers and making <= waited / batches:
         return f"{took}, less than taking it from a worker: set data.loader.workers to 0"
     if making < CHEAP:
@@ -118,8 +118,8 @@ def advice(section: Loader, spent: Spent, waited: float, seconds: float) -> str:
     computing = max(seconds - waited, 1e-9) / batches
     needed, cores = math.ceil(making / computing), os.cpu_count() or 1
     if needed <= section.workers:
-        return f"{took}, at times more: raise data.loader.prefetch from {section.prefetch}"
-    limit = f" (there are {cores} cores: more help only where making waits for disk or network)"
+        return f"{took}, sometimes more: raise data.loader.prefetch from {section.prefetch}"
+    limit = f" (there are {cores} cores: more help only if workers wait for disk or network)"
     return (
         f"{took} and computing it {computing * 1e3:.3g} ms: raise data.loader.workers from "
         f"{section.workers} to {needed}{limit * (needed > cores)}"
@@ -219,7 +219,7 @@ class StragglersCallback(Callback):
         for rank in slow:
             parts = ", ".join(f"{n} {s:.3g} s" for n, s in zip(PARTS, ranks[rank], strict=True))
             self.note(
-                f"step {step}: rank {rank} is slow: {work[rank]:.3g} s of its own work in a step, "
+                f"step {step}: rank {rank} is slow: {work[rank]:.3g} s of its own work per step, "
                 f"{work[rank] / middle:.2f} times the median of all ranks ({parts})"
             )
 

@@ -104,7 +104,10 @@ class Uploads:
                     break
                 self._steps.remove(spare[0])
                 name = directory_name(spare[0])
-                text = f"{name} is not uploaded: {self.waiting} newer ones wait (remote.waiting)"
+                text = (
+                    f"{name} is not uploaded: {self.waiting} newer ones are waiting "
+                    f"(remote.waiting)"
+                )
                 self._report("upload_skipped", text, checkpoint=name)
         self._worker.submit(self._work)
 
@@ -236,7 +239,7 @@ class Uploads:
                 write_pending(self.root, None)
                 self._aside = None
         for name in gone:
-            self._report("set_aside", f"{name} is set aside at {self.run.url}", checkpoint=name)
+            self._report("set_aside", f"{name} was renamed at {self.run.url}", checkpoint=name)
 
     def _send(self, step: int) -> None:
         manifest: Manifest | None = None
@@ -273,7 +276,7 @@ class Uploads:
     def _manifest(self, step: int) -> Manifest:
         directory = list_checkpoints(self.root).get(step)
         if directory is None:
-            raise DamagedCheckpoint(self.root / directory_name(step), "it is gone")
+            raise DamagedCheckpoint(self.root / directory_name(step), "it no longer exists")
         return read_manifest(directory)
 
     def _is_replaced(self, step: int, manifest: Manifest) -> bool:

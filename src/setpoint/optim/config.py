@@ -416,10 +416,10 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
         matrices = sum(parameter.kind == "matrix" for parameter in parameters)
         yield Problem(
             "adamw_patterns",
-            f"leaves Muon no parameters: {matrices or 'none'} of {len(parameters)} trained "
+            f"leaves no parameters for Muon: {matrices or 'none'} of {len(parameters)} trained "
             f"parameters {'are' if matrices > 1 else 'is'} of kind matrix"
             + (", and AdamW trains all of these" if matrices else ""),
-            hint="Use optimizer.type = adamw, or leave Muon some matrices.",
+            hint="Use optimizer.type = adamw, or leave some matrices for Muon.",
         )
 
 

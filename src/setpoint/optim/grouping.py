@@ -42,9 +42,10 @@ def group_problems(config: OptimizerConfig) -> Iterator[Problem]:
         if group.changes_nothing and last and is_pattern(group.pattern):
             yield Problem(
                 f"{path}.pattern",
-                "has no effect: the group sets nothing, and no group comes after it from which it "
-                "could keep its parameters",
-                hint="Give it a lr_multiplier, a weight_decay_multiplier or options, or remove it.",
+                "has no effect: the group sets nothing, and there is no later group whose "
+                "parameters it could take",
+                hint="Give it an lr_multiplier, a weight_decay_multiplier or options, or remove "
+                "it.",
             )
         if group.weight_decay_multiplier not in (None, 0, 1) and not config.weight_decay:
             yield Problem(
@@ -87,15 +88,15 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
     if config.frozen and not trained:
         yield Problem(
             "frozen",
-            f"matches all {len(names)} parameters of the model, so that nothing is trained",
-            hint="Leave out those that are to be trained: '^(?!output)' freezes all but these.",
+            f"matches all {len(names)} parameters of the model, so nothing would be trained",
+            hint="Exclude those to be trained: '^(?!output)' freezes all others.",
         )
         return
     spans = config.frozen_spans
     for index, span in enumerate(spans):
         if not any(matches([span.pattern], name) for name in trained):
             path = f"frozen_spans.{index}.pattern"
-            otherwise = "parameters that are trained otherwise"
+            otherwise = "parameters that are trained at other times"
             yield matches_nothing(path, span.pattern, trained, otherwise)
     for index, span in enumerate(spans):
         # The spans at the start of this one, if counted in its unit.
@@ -109,9 +110,9 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
         if all(matches([spans[number].pattern for number in now], name) for name in trained):
             yield Problem(
                 f"frozen_spans.{index}.start",
-                f"leaves nothing that is trained at {span.start}",
+                f"leaves nothing to train at {span.start}",
                 also=[f"frozen_spans.{number}" for number in now if number != index],
-                hint="Let spans overlap less, or match less.",
+                hint="Reduce the overlap of the spans, or match fewer parameters.",
             )
             return
 
@@ -239,7 +240,8 @@ def grouping_problems(
             yield Problem(
                 f"groups.{index}.pattern",
                 "has no effect: the group sets nothing, and no later group matches its parameters",
-                hint="Give it a lr_multiplier, a weight_decay_multiplier or options, or remove it.",
+                hint="Give it an lr_multiplier, a weight_decay_multiplier or options, or remove "
+                "it.",
             )
         yield from _unread(config, index, members)
 
@@ -257,7 +259,8 @@ def _unread(
         if readers and not algorithms.intersection(readers):
             yield Problem(
                 f"groups.{index}.options.{option}",
-                f"has no effect: {_listed(readers)} reads it, and all that the group takes is for "
+                f"has no effect: {_listed(readers)} reads it, but all parameters of the group are "
+                f"trained by "
                 f"{_listed(sorted(algorithms))}",
                 valid=known,
                 also=(f"groups.{index}.pattern",),
@@ -403,6 +406,6 @@ def multipliers_of(model: nn.Module) -> Mapping[str, float]:
     named = {name for name, _ in model.named_parameters()}
     if unknown := sorted(multipliers.keys() - named):
         raise SetpointError(
-            f"learning_rate_multipliers() names parameters that are not there: {', '.join(unknown)}"
+            f"learning_rate_multipliers() names parameters that do not exist: {', '.join(unknown)}"
         )
     return multipliers

@@ -262,8 +262,8 @@ class Muon(GroupedOptimizer):
         for tensor in given_tensors(muon_groups):
             if tensor.ndim < 2:
                 raise SetpointError(
-                    f"Muon is for matrices, and a parameter of shape {tuple(tensor.shape)} is in "
-                    f"a group for it; AdamW's groups say algorithm = adamw"
+                    f"Muon is for matrices, but one of its groups has a parameter of shape "
+                    f"{tuple(tensor.shape)}; groups for AdamW have algorithm = adamw"
                 )
 
     def update(self, group: dict[str, Any]) -> None:

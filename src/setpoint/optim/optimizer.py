@@ -348,8 +348,7 @@ def build_optimizer(
         raise
     except Exception as error:
         raise SetpointError(
-            f"{title} cannot be built over groups of parameters, as PyTorch has them: "
-            f"{error_in_words(error)}"
+            f"{title} cannot be built from PyTorch parameter groups: {error_in_words(error)}"
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetpointError(
@@ -402,8 +401,8 @@ def build_imported(config: ImportedOptimizer, parameters: Given) -> torch.optim.
         )
     if all(callable(getattr(optimizer, mode, None)) for mode in ("train", "eval")):
         raise SetpointError(
-            f"optimizer.target = {config.target} needs calls of its train() and eval() "
-            f"around evaluation, which the loop does not make\nValid: optimizer.type = "
+            f"optimizer.target = {config.target} needs calls to its train() and eval() around "
+            f"evaluation, which the loop does not make\nValid: optimizer.type = "
             f"schedule_free_adamw, which does this itself"
         )
     return optimizer

@@ -152,8 +152,8 @@ class GradientSums:
         self._missing[number] -= 1
         if self._missing[number] < 0:
             raise SetpointError(
-                "precision.reduce: a weight gets several gradients in one backward pass, "
-                "and was summed over the ranks after the first\nValid: null, or "
+                "precision.reduce: a weight received several gradients in one backward pass, but "
+                "only the first was reduced over the ranks\nValid: null, or "
                 "memory.activation_checkpointing.reentrant = false"
             )
         # In the same order on all ranks, regardless of which arrives first.

@@ -33,7 +33,7 @@ AXES: tuple[str, ...] = ("pipeline", *DATA, *CONTEXT, "tensor")
 """The axes of the device mesh, outermost first: its ranks lie farthest apart."""
 WITHIN = ("shard", *CONTEXT, "tensor")
 """The axes whose ranks hold one copy of the weights of a stage."""
-START_RANKS = "Start as many ranks: --nproc {0}; planning commands accept --world-size {0}."
+START_RANKS = "Start that many ranks: --nproc {0}; planning commands accept --world-size {0}."
 CUBLAS_VARIABLE = "CUBLAS_WORKSPACE_CONFIG"
 CUBLAS_WORKSPACES = (":4096:8", ":16:8")
 """The workspaces that NVIDIA documents as deterministic; the first is the faster one."""
@@ -174,7 +174,7 @@ class DeepEP(Dispatch, type="deepep"):
     def _check_sms(self) -> Iterator[Problem]:
         if self.sms % 2:
             even = (str(self.sms - 1), str(self.sms + 1))
-            yield Problem("sms", f"DeepEP needs an even number, and it is {self.sms}", valid=even)
+            yield Problem("sms", f"DeepEP needs an even number, not {self.sms}", valid=even)
 
 
 class Sharding(Config, role=RUNTIME):
@@ -246,14 +246,14 @@ class TorchFT(Config, role=RUNTIME):
         if self.replica_id >= self.group_size:
             yield Problem(
                 "replica_id",
-                f"{self.replica_id} is not a number of {self.group_size} groups",
+                f"{self.replica_id} is not a valid index: there are {self.group_size} groups",
                 valid=(f"0 to {self.group_size - 1}",),
                 also=("group_size",),
             )
         if self.min_replica_size > self.group_size:
             yield Problem(
                 "min_replica_size",
-                f"{self.min_replica_size} groups are more than there are, {self.group_size}",
+                f"{self.min_replica_size} groups exceed the {self.group_size} that exist",
                 valid=(f"1 to {self.group_size}",),
                 also=("group_size",),
             )
@@ -374,13 +374,13 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     def _ring_split_is_dead(self) -> str | None:
         if self.degrees["ring"] > 1 or self.waits_for_ranks("ring"):
             return None
-        return "no ring divides sequences (ring = 1)"
+        return "sequences are not divided by a ring (ring = 1)"
 
     @dead("shard_over_context", holds=("none",))
     def _shard_over_context_is_dead(self) -> str | None:
         if self.divides_sequences or self.waits_for_ranks("ring", "ulysses"):
             return None
-        return "no ranks divide sequences (ring = 1, ulysses = 1)"
+        return "sequences are not divided (ring = 1, ulysses = 1)"
 
     @dead("reshard", holds=(False,))
     def _reshard_is_dead(self) -> str | None:
@@ -392,7 +392,9 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     def _expert_mesh_order_is_dead(self) -> str | None:
         if self.expert == 1:
             return "no experts are divided (expert = 1)"
-        return "each expert lies whole on one rank of a copy" if self.expert_shards == 1 else None
+        return (
+            "each expert is stored whole on one rank of a copy" if self.expert_shards == 1 else None
+        )
 
     @dead("dispatch")
     def _dispatch_is_dead(self) -> str | None:
@@ -451,16 +453,16 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     @dead("sharding.accumulation", holds=("unsharded",))
     def _accumulation_is_dead(self) -> str | None:
-        return "stages of a pipeline add up whole gradients" if self.divides_layers else None
+        return "pipeline stages accumulate whole gradients" if self.divides_layers else None
 
     @dead("init_device", holds=("cpu",))
     def _init_device_is_dead(self) -> str | None:
-        return "offloaded weights begin in host memory" if self.sharding.offload else None
+        return "offloaded weights are initialized in host memory" if self.sharding.offload else None
 
     @dead("bucket_size")
     def _bucket_size_is_dead(self) -> str | None:
         if self.uses_fsdp:
-            return "FSDP2 sums the gradients of each unit by itself"
+            return "FSDP2 reduces the gradients of each unit separately"
         if self.copies > 1 or self.waits_for_ranks("replicate"):
             return None
         return "no other rank has gradients of the same weights"
@@ -470,13 +472,13 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         given: dict[str, Any] = {axis: getattr(self, axis) for axis in AXES}
         for axis, degree in given.items():
             if degree == 0:
-                yield Problem(axis, "is 0", valid=("1 or more", "-1: the ranks that are left"))
+                yield Problem(axis, "is 0", valid=("1 or more", "-1: the remaining ranks"))
                 return
         open_axes = [axis for axis, degree in given.items() if degree == REST]
         if len(open_axes) > 1:
             yield Problem(
                 open_axes[-1],
-                f"{' and '.join(open_axes)} are -1: only one axis can use the ranks that are left",
+                f"{' and '.join(open_axes)} are -1: only one axis can use the remaining ranks",
                 valid=("1 or more",),
                 also=tuple(open_axes[:-1]),
             )
@@ -533,7 +535,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
             shown = " * ".join(f"{degrees[axis]} ({axis})" for axis in WITHIN if degrees[axis] > 1)
             yield Problem(
                 "expert",
-                f"{self.expert} ranks cannot divide the experts: one copy of the weights lies on "
+                f"{self.expert} ranks cannot divide the experts: one copy of the weights is on "
                 f"{plural(ranks, 'rank')}{shown and f', {shown}'}"
                 + f", and copies on {copies} (replicate) times as many"
                 * (copies > 1),
@@ -547,7 +549,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
                 ),
                 hint=""
                 if ranks > 1
-                else "Let these ranks hold parts of one copy: shard = -1."
+                else "To store parts of one copy on these ranks, set shard = -1."
                 if self.world_size > 1
                 else START_RANKS.format(self.expert * self.expert_tensor),
             )

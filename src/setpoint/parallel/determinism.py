@@ -70,9 +70,9 @@ def explain(error: Exception) -> RunError | None:
     if match is None:
         return None
     return RunError(
-        f"deterministic = true: PyTorch has no deterministic form of {match[1]} on this device, "
-        f"forward or backward. Choose a model, a loss or an optimizer that does without it, or "
-        f"set deterministic = false"
+        f"deterministic = true: PyTorch has no deterministic implementation of {match[1]} on this "
+        f"device, forward or backward. Choose a model, a loss or an optimizer that does not use "
+        f"it, or set deterministic = false"
     )
 
 

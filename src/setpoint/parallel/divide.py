@@ -60,8 +60,8 @@ def divide(
     if config.divides_experts:
         if not isinstance(model, HasExperts):
             raise SetpointError(
-                f"parallel.expert: a {type(model).__name__} has no use_experts, by which experts "
-                f"are divided\nValid: 1, or a model that has it"
+                f"parallel.expert: a {type(model).__name__} has no method use_experts(), which "
+                f"divides experts\nValid: 1, or a model with this method"
             )
         ranks = expert_ranks(config, world)
         experts = model.use_experts(exchange(ranks))
@@ -101,6 +101,6 @@ def divide_sequences(config: Parallel, world: World, model: nn.Module) -> None:
         axis = "ring" if parts.ring > 1 else "ulysses"
         raise SetpointError(
             f"parallel.{axis} = {world.degrees[axis]}: a {type(model).__name__} needs whole "
-            f"sequences, which this axis divides\nValid: 1, or a model with use_context(groups)"
+            f"sequences, but this axis divides them\nValid: 1, or a model with use_context(groups)"
         )
     model.use_context(groups)

@@ -55,10 +55,10 @@ class DeepSpeed(EngineConfig, type="deepspeed"):
         if self.offload == "all" and self.stage < 3:
             yield Problem(
                 "offload",
-                f"all moves divided weights, and stage {self.stage} divides none",
+                f"all offloads sharded weights, but stage {self.stage} does not shard them",
                 valid=("none", "optimizer"),
                 also=("stage",),
-                hint="Or divide them: stage = 3.",
+                hint="Or shard them: stage = 3.",
             )
 
     def settings(

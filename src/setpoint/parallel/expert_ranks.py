@@ -90,7 +90,8 @@ def divide_experts(ranks: ExpertRanks, parts: Sequence[ExpertPart]) -> None:
         count, size = next(module.parameters()).shape[0], ranks.mesh["expert"].size()
         if count % size:
             raise SetpointError(
-                f"parallel.expert = {size}: as many ranks cannot divide {count} experts\n"
+                f"parallel.expert = {size}: {count} experts cannot be divided among that many "
+                f"ranks\n"
                 f"Valid: a divisor of {count}"
             )
         inner = _inner_widths(ranks, module, widths) if ranks.divides else {}

@@ -134,7 +134,7 @@ def launch(
     name = "ranks.log" if nodes is None else f"ranks-{socket.gethostname()}.log"
     log = None if logs is None else logs / name
     if log is not None and log.is_symlink():
-        raise SetpointError(f"{log} is a link, and a run adds only to its own files")
+        raise SetpointError(f"{log} is a link, but a run appends only to its own files")
     if nodes is not None:
         _require_address(nodes.endpoint)
     threads = max(1, (os.cpu_count() or 1) // ranks)
@@ -184,7 +184,7 @@ def _require_address(endpoint: str) -> None:
         parse_rendezvous_endpoint(endpoint, 29400)
     except ValueError as error:
         raise SetpointError(
-            f"--rdzv-endpoint {endpoint} is not a machine's address.\n"
+            f"--rdzv-endpoint {endpoint} is not an address.\n"
             f"Valid: HOST:PORT, such as node-0:29400, with a port of at most 65535"
         ) from error
 
@@ -407,17 +407,17 @@ class LocalRanks(DefaultLogsSpecs):
         """Error for ranks that ended without a report."""
         known = {rank: failures[rank] for rank in silent if rank in failures}
         if not known:
-            text = f"rank {', '.join(map(str, silent))} has ended and said nothing"
+            text = f"rank {', '.join(map(str, silent))} ended without a message"
             return RankFailed(1, text, may_restart=not is_stop_requested(self.place))
         rank, failure = min(known.items(), key=lambda pair: pair[1].timestamp)
         killed = failure.exitcode < 0
         how = f"signal {failure.signal_name()}" if killed else f"exit status {failure.exitcode}"
         printed = ""
         if failure.local_rank and self.log is not None and self.log.exists():
-            printed = f"; what it printed is in {self.log}"
+            printed = f"; its output is in {self.log}"
         elif failure.local_rank and (last := self._last_lines(failure.local_rank)):
             printed = f"; its last lines:\n{last}"
-        return RankFailed(1, f"rank {rank} has ended by {how} and said nothing{printed}")
+        return RankFailed(1, f"rank {rank} ended by {how} without a message{printed}")
 
     def _last_lines(self, local_rank: int) -> str:
         """The last lines printed by a rank; empty if it printed none."""
@@ -472,7 +472,7 @@ def _forwarding(ranks: LocalRanks) -> Iterator[None]:
 def _rendezvous_error(nodes: Nodes, error: Exception) -> RunError:
     why = f": {error}" if str(error) else ""
     return RunError(
-        f"not all of {nodes.least} nodes have met at {nodes.endpoint} within parallel.timeout "
+        f"fewer than {nodes.least} nodes connected to {nodes.endpoint} within parallel.timeout "
         f"= {nodes.timeout:g} s{why}\nValid: `setpoint train` with the same --nnodes, "
         f"--rdzv-endpoint and --rdzv-id on each node, and an endpoint on one of them whose "
         f"port is free"

@@ -97,14 +97,14 @@ def split_of(
         split = [list(names) for names in config.split]
         if [name for names in split for name in names] != parts:
             raise SetpointError(
-                f"parallel.pipelining.split: the stages hold other parts than the model, a "
-                f"{type(model).__name__}, or in another order\nValid: stages of {', '.join(parts)}"
+                f"parallel.pipelining.split: the stages do not list the parts of the model, a "
+                f"{type(model).__name__}, in order\nValid: stages of {', '.join(parts)}"
             )
         return split
     if count > len(parts):
         raise SetpointError(
             f"parallel.pipeline = {ranks}: the model, a {type(model).__name__}, has "
-            f"{len(parts)} parts, and there are {count} stages\n"
+            f"{len(parts)} parts, but there are {count} stages\n"
             f"Valid: {len(parts)} stages or fewer"
         )
     return balanced(sizes or [_measured(model, name) for name in parts], count)
@@ -125,7 +125,7 @@ def parts_of(model: nn.Module) -> list[str]:
     if any(True for _ in model.parameters(recurse=False)):
         raise SetpointError(
             f"parallel.pipeline: the model, a {type(model).__name__}, has parameters outside its "
-            f"modules, which no stage would hold\nValid: parameters in modules"
+            f"parts, which would belong to no stage\nValid: parameters in modules"
         )
     return model.stage_parts()
 

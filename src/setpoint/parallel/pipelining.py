@@ -108,10 +108,10 @@ class Pipelining(Config, role=RUNTIME):
         if given not in (None, known.stages) and not known.is_looped:
             yield Problem(
                 "stages_per_rank",
-                f"is {given}, and schedule = {self.schedule} runs {known.stages} on each rank",
+                f"is {given}, but schedule = {self.schedule} runs {known.stages} on each rank",
                 valid=("null", str(known.stages)),
                 also=("schedule",),
-                hint="Schedules with any number: looped_bfs, interleaved_1f1b, "
+                hint="Schedules that support any number: looped_bfs, interleaved_1f1b, "
                 "interleaved_zero_bubble.",
             )
 

@@ -115,13 +115,14 @@ def _join(config: Parallel) -> None:
             f"{name}={os.environ.get(name)}" for name in ("MASTER_ADDR", "MASTER_PORT")
         )
         text = (
-            f"rank {rank} of {size} has not met the others ({address}) within parallel.timeout = "
+            f"rank {rank} of {size} did not connect to the others ({address}) within "
+            f"parallel.timeout = "
             f"{config.timeout:g} s: {first_line(error)}"
         )
         if "EADDRINUSE" in str(error) or "address already in use" in str(error).lower():
             raise RunError(
-                f"{text}. Another program, or another job, listens at this port: choose another "
-                f"MASTER_PORT, or let torchrun do so with --standalone"
+                f"{text}. Another program or job is listening on this port: choose another "
+                f"MASTER_PORT, or let torchrun choose one with --standalone"
             ) from error
         raise (LostRanks if is_about_other_ranks(error) else RunError)(text) from error
 
@@ -192,10 +193,10 @@ def is_about_other_ranks(error: Exception) -> bool:
 
 
 def _lost_ranks(error: Exception, watch: HangWatch) -> LostRanks:
-    text = f"rank {watch.rank} has lost the others: {first_line(error)}"
+    text = f"rank {watch.rank} lost its connection to the others: {first_line(error)}"
     if is_timeout(text):
         text += (
-            f". One of them hangs, or takes longer than parallel.timeout = {watch.start:g} s (in a "
+            f". One of them hangs or took longer than parallel.timeout = {watch.start:g} s (in a "
             f"step: step_timeout = {watch.step:g} s); where each rank was: {watch.where}"
         )
     return LostRanks(text)

@@ -86,7 +86,7 @@ def require_launch(meets: bool = True) -> None:
     """
     if "RANK" not in os.environ:
         return  # WORLD_SIZE alone is a configuration value, and refused as such
-    both = "both, as a launcher sets them for each process, or neither"
+    both = "both (a launcher sets them for each process) or neither"
     if "WORLD_SIZE" not in os.environ:
         raise SetpointError(f"RANK = {os.environ['RANK']} without WORLD_SIZE.\nValid: {both}")
     size = _number("WORLD_SIZE", 1, None, "the number of all ranks")
@@ -102,11 +102,11 @@ def require_launch(meets: bool = True) -> None:
     for name in ("MASTER_ADDR", "MASTER_PORT"):
         if not os.environ.get(name):
             raise SetpointError(
-                f"{name} is not set, and WORLD_SIZE = {size}: ranks meet at MASTER_ADDR and "
-                f"MASTER_PORT.\nValid: the host of rank 0 and a free port of it, the same on all "
+                f"{name} is not set, but WORLD_SIZE = {size}: ranks connect to MASTER_ADDR and "
+                f"MASTER_PORT.\nValid: the host of rank 0 and a free port on it, the same on all "
                 f"ranks; torchrun and `setpoint train ... --nproc` set them"
             )
-    _number("MASTER_PORT", 1, 1 << 16, "a port of the host of rank 0")
+    _number("MASTER_PORT", 1, 1 << 16, "a port on the host of rank 0")
 
 
 def _number(name: str, least: int, end: int | None, meaning: str) -> int:
@@ -189,7 +189,9 @@ def leave(
     if before is not None and not instead and (before.error or not error):
         return True
     ended = Ended(own_rank(), status, error, is_lost, time.time(), **more)
-    text = error or f"exit status {status}; another rank says why, or a signal stopped this one"
+    text = error or (
+        f"exit status {status}; another rank reports the reason, or a signal stopped this one"
+    )
     stack = "\n".join(part for part in (ended.traceback, text) if part)
     # PyTorch takes the report with the earliest second as the cause.
     second = int(ended.time) + (is_lost or not error)

@@ -61,8 +61,8 @@ class ReplicaGroups:
             torchft: Any = import_module("torchft")  # an optional dependency
         except ModuleNotFoundError as error:
             raise SetpointError(
-                f"parallel.torchft needs the package {error.name!r}: install 'setpoint[torchft]', "
-                f"which exists for Linux\nValid: null"
+                f"parallel.torchft needs the package {error.name!r}: install "
+                f"'setpoint[torchft]'(Linux only)\nValid: null"
             ) from None
         self.section, self.lighthouse, self.wait = section, lighthouse, wait
         self.world = world
@@ -200,6 +200,7 @@ class ReplicaGroups:
     def _no_answer(self, error: Exception, seconds: float) -> str:
         line = str(error).strip().partition("\n")[0]
         return (
-            f"parallel.torchft: replica group {self.section.replica_id} has no answer from the "
-            f"lighthouse at {self.lighthouse}, or too few others, within {seconds:g} s: {line}"
+            f"parallel.torchft: replica group {self.section.replica_id} got no answer from the "
+            f"lighthouse at {self.lighthouse}, or found too few other groups, within {seconds:g} "
+            f"s: {line}"
         )

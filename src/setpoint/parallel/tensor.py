@@ -144,9 +144,10 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
     plan = tensor_plan_of(model)
     if not plan:
         raise SetpointError(
-            f"parallel.tensor = {size}: a {type(model).__name__} does not say how it is divided\n"
-            f"Valid: 1, or a model with a method tensor_plan() that gives words by the names of "
-            f"modules, such as column and row"
+            f"parallel.tensor = {size}: a {type(model).__name__} does not define how it is "
+            f"divided\n"
+            f"Valid: 1, or a model with a method tensor_plan() that maps names of modules to "
+            f"words such as column and row"
         )
     modules = [path for path, _ in model.named_modules()]
     parameters = [path for path, _ in model.named_parameters()]
@@ -154,7 +155,7 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
     for pattern, word in plan.items():
         if word.partition(" ")[0] not in WORDS:
             raise SetpointError(
-                f"parallel.tensor = {size}: the tensor_plan() of the model gives {word!r} for "
+                f"parallel.tensor = {size}: the tensor_plan() of the model returns {word!r} for "
                 f"{pattern}.{did_you_mean(word, list(WORDS), ' ')}\nValid: {', '.join(WORDS)}"
             )
         noun, paths = ("parameter", parameters) if word == "part" else ("module", modules)
@@ -162,8 +163,9 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
         named = [path for path in paths if matches.fullmatch(path)]
         if not named:
             raise SetpointError(
-                f"parallel.tensor = {size}: the tensor_plan() of the model names {pattern}, and "
-                f"no {noun} is called so.{did_you_mean(pattern, paths, ' ')}\nValid: names of "
+                f"parallel.tensor = {size}: the tensor_plan() of the model names {pattern}, but "
+                f"there is no {noun} of that name.{did_you_mean(pattern, paths, ' ')}\nValid: "
+                f"names of "
                 f"{noun}s, in which * stands for one part, such as {', '.join(paths[1:4])}"
             )
         words |= dict.fromkeys(named, word)
@@ -321,8 +323,8 @@ def _rows(path: str, pieces: tuple[_Piece, ...], peers: Peers) -> tuple[tuple[in
     for heads, width, is_shared in pieces:
         if heads % size and not (is_shared and size % heads == 0):
             raise SetpointError(
-                f"parallel.tensor = {size}: the {heads} heads of {path} cannot be divided among as "
-                f"many ranks\nValid: a divisor of {heads}"
+                f"parallel.tensor = {size}: the {heads} heads of {path} cannot be divided among "
+                f"that many ranks\nValid: a divisor of {heads}"
                 f"{' or a multiple' if is_shared else ''}"
             )
         rows.append((first + peers.rank * heads // size * width, max(1, heads // size) * width))
@@ -341,7 +343,7 @@ def _require_fit(path: str, count: int, word: str, size: int) -> None:
     elif count % size:
         noun = "inputs" if word in ROWS else "outputs"
         raise SetpointError(
-            f"parallel.tensor = {size}: the {count} {noun} of {path} cannot be divided among as "
+            f"parallel.tensor = {size}: the {count} {noun} of {path} cannot be divided among that "
             f"many ranks\nValid: a divisor of {count}"
         )
 

@@ -288,8 +288,8 @@ def choose_device(config: Ranks) -> torch.device:
         count = torch.cuda.device_count()
         if not local.isdecimal() or int(local) >= count:
             raise SetpointError(
-                f"environment variable LOCAL_RANK = {local!r}, and PyTorch sees {count} GPUs on "
-                f"this machine.\nValid: a rank for each of them, 0 to {count - 1}"
+                f"environment variable LOCAL_RANK = {local!r}, but PyTorch sees {count} GPUs on "
+                f"this machine.\nValid: one rank for each of them, 0 to {count - 1}"
             )
         device = torch.device("cuda", int(local))
         torch.cuda.set_device(device)
@@ -313,7 +313,7 @@ def backend_problems(config: Parallel) -> Iterator[Problem]:
             reason = "PyTorch sees no GPU on this machine"
         yield Problem(
             "backend",
-            f"nccl runs on GPUs, and {reason}",
+            f"nccl runs only on GPUs, but {reason}",
             valid=("null", "gloo"),
             also=("device",),
         )

@@ -351,9 +351,7 @@ def _refuse(job: Job) -> None:
             name = job.model.pretrained
             raise SetpointError(f"model.pretrained = {name}: {problem.message}")
     if distributed.is_initialized():
-        raise SetpointError(
-            "a dry run needs a process without ranks, but this one is in a process group"
-        )
+        raise SetpointError("a dry run needs a single process, but this one is in a process group")
 
 
 def _on_cpu(job: Job) -> Job:

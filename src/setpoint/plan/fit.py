@@ -75,7 +75,7 @@ def memory_caution(
         EXCEEDS,
         "memory",
         f"a rank needs {in_units(memory.total)}, but tensors can use only {in_units(limit)} of "
-        f"the {in_units(gpu.memory)} of a GPU ({gpu.title}): the run would end out of memory",
+        f"the {in_units(gpu.memory)} of a GPU ({gpu.title}): the run would run out of memory",
         hint=f"{hint}.",
     )
 

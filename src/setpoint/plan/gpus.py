@@ -344,7 +344,7 @@ def gpu_named(name: str, file: str | None = None) -> tuple[GpuSpec, Network]:
         close = did_you_mean(name, known.gpus, " ")
         raise SetpointError(
             f"--gpu: there is no GPU {name!r}.{close}\nValid: {', '.join(known.gpus)}\n"
-            f"Others are described in a file, --gpu-file FILE: a table [gpus.{name}] with "
-            f'like = "h100" and what differs'
+            f"Describe other GPUs in a file, --gpu-file FILE: a table [gpus.{name}] with "
+            f'like = "h100" and the values that differ'
         )
     return gpu, known.networks[gpu.network]

@@ -138,7 +138,7 @@ def missing(workload: Workload, topology: Topology) -> str:
         for piece in kind.pieces:
             key = _key(piece, _sizes(piece, workload, topology), topology)
             if key not in known_keys():
-                return f"the kept activations of this were never measured: {in_words(key)}"
+                return f"the saved activations were never measured for: {in_words(key)}"
     return ""
 
 

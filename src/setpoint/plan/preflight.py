@@ -117,7 +117,7 @@ def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
         if path.startswith(("/", "./", "../", "~", "$")) and is_absent:
             problems.remove(problem)
             skipped.append(
-                f"{problem.path} = {problem.value}: there is no such path on this machine"
+                f"{problem.path} = {problem.value}: this path does not exist on this machine"
             )
     return skipped
 

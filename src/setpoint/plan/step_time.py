@@ -497,8 +497,8 @@ class _Step(PartTimes):
             )
         if self.workload.kinds[0].name == "model":
             assumptions.append(
-                "only the code of this model knows its parts: each of its weights is counted as "
-                "a product with all tokens, which overestimates the step"
+                "the parts of this model are unknown: each weight is counted as a product with "
+                "all tokens, which overestimates the step"
             )
         if self.workload.optimizer == "muon":
             assumptions.append("without the matrix products of Muon's orthogonalization")

@@ -122,7 +122,7 @@ class Float8(Config):
         if self.experts and self.recipe in ("tensorwise", "nvfp4"):
             yield Problem(
                 "experts",
-                f"has no grouped products for recipe = {self.recipe}, which torchao lacks",
+                f"has no grouped products for recipe = {self.recipe}, which torchao does not have",
                 valid=("false",),
                 also=("recipe",),
                 hint="Or set recipe to rowwise or mxfp8.",
@@ -133,7 +133,7 @@ class Float8(Config):
         if self.emulate and self.recipe == "nvfp4":
             yield Problem(
                 "emulate",
-                "has no form for nvfp4, whose kernels are written only in Triton",
+                "does not support nvfp4, whose kernels exist only in Triton",
                 valid=("false",),
                 also=("recipe",),
             )
@@ -226,7 +226,7 @@ class Precision(Config):
         if self.float8 is not None and self.compute != "bf16":
             yield Problem(
                 "float8",
-                f"goes together with bf16 for all that is not float8, not with {self.compute}",
+                f"requires bf16 for everything that is not float8, not {self.compute}",
                 valid=("null",),
                 also=("compute",),
             )
@@ -289,7 +289,7 @@ def layer_problems(
     wanted_experts = [name for name in experts if not skips(config, name)]
     if config.experts and not wanted_experts:
         why = "skip matches all of them" if experts else "the model has none, as [model.moe] builds"
-        yield Problem("experts", f"finds no packed experts: {why}", valid=("false",))
+        yield Problem("experts", f"matches no packed experts: {why}", valid=("false",))
     if config.skip != SKIP:  # the default patterns are for several kinds of model
         names = [*layers, *experts] if config.experts else [*layers]
         population = "linear layers and packed experts" if config.experts else "linear layers"
@@ -311,8 +311,8 @@ def layer_problems(
         qualifier = f"; {len(wrong) - 1} other layers do not fit either" if len(wrong) > 1 else ""
         yield Problem(
             "",
-            f"multiplies matrices whose sides are a multiple of {multiple}, and {wrong[0]} is "
+            f"requires matrix dimensions that are multiples of {multiple}, but {wrong[0]} is "
             f"{rows} x {columns}{qualifier}",
-            hint="Change the sizes of the model, or put these layers into float8.skip, or set "
+            hint="Change the sizes of the model, add these layers to float8.skip, or set "
             "float8.skip_small to true.",
         )

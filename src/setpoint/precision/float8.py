@@ -48,14 +48,14 @@ def why_not(config: Float8, device: torch.device) -> str | None:
     needed, name = config.capability
     if device.type != "cuda":
         return (
-            f"recipe = {config.recipe} needs a GPU of the generation {name} or newer, and the "
+            f"recipe = {config.recipe} needs a GPU of the {name} generation or newer, but the "
             f"device is {device.type}"
         )
     capability = torch.cuda.get_device_capability(device)
     if capability < needed:
         return (
             f"recipe = {config.recipe} needs a GPU of compute capability "
-            f"{'.'.join(map(str, needed))} ({name}) or more, and this "
+            f"{'.'.join(map(str, needed))} ({name}) or higher, but this "
             f"{torch.cuda.get_device_name(device)} has {'.'.join(map(str, capability))}"
         )
     return None
@@ -127,8 +127,8 @@ def require_parts_fit(config: Float8, model: nn.Module, ranks: int) -> None:
             continue
         if rows % multiple or columns % multiple:
             raise SetpointError(
-                f"precision.float8: recipe = {config.recipe} multiplies matrices whose sides are a "
-                f"multiple of {multiple}, and the part of {name} on a rank of parallel.{axis} is "
+                f"precision.float8: recipe = {config.recipe} requires matrix dimensions that are "
+                f"multiples of {multiple}, but the part of {name} on a rank of parallel.{axis} is "
                 f"{rows} x {columns}\nValid: fewer ranks of parallel.{axis}, or the name in "
                 f"precision.float8.skip"
             )

@@ -80,7 +80,7 @@ class LossScaler(torch.amp.GradScaler):
         self.skipped += 1
         if scale * self.get_backoff_factor() < LEAST:
             raise RunError(
-                f"the gradients of fp16 are not finite even with the loss scaled by {scale:g}; "
+                f"fp16 gradients are not finite even with the loss scaled by {scale:g}; "
                 f"{self.skipped} steps were skipped. Lower optimizer.lr, or compute in bf16"
             )
 
@@ -276,7 +276,7 @@ class OptimizerParams:
         missing = [name for name in trained if name not in tensors]
         if missing and not partial:
             more = f", nor {len(missing) - 1} others" if len(missing) > 1 else ""
-            raise RunError(f"the checkpoint holds no weight {missing[0]} to go on from{more}")
+            raise RunError(f"the checkpoint does not contain the weight {missing[0]}{more}")
         for name, param in trained.items():
             if name in tensors:
                 put(param, tensors[name])

@@ -12,7 +12,9 @@ if TYPE_CHECKING:
     from setpoint.parallel.config import Ranks
 
 
-SNAPSHOT_ON_CPU = "is of a GPU's memory, and {device}; profiling.memory records allocations on both"
+SNAPSHOT_ON_CPU = (
+    "records only GPU memory, but {device}; profiling.memory records allocations on both"
+)
 
 
 class Profiling(Config, role=RUNTIME):
@@ -61,7 +63,7 @@ class Profiling(Config, role=RUNTIME):
     @rule
     def _check_ranks(self) -> Iterator[Problem]:
         if self.ranks is not None and not self.ranks:
-            yield Problem("ranks", "is empty, and nothing would be profiled", valid=("[0]", "null"))
+            yield Problem("ranks", "is empty, so nothing would be profiled", valid=("[0]", "null"))
 
 
 def rank_problems(section: Profiling, parallel: Ranks) -> Iterator[Problem]:

@@ -131,7 +131,7 @@ class Stragglers(Config, role=RUNTIME, owner="setpoint.ops.slow_steps:Stragglers
     @rule
     def _check_every(self) -> Iterator[Problem]:
         if self.every.unit == "never":
-            yield Problem("every", "use stragglers = null to switch the report off")
+            yield Problem("every", "use stragglers = null to disable the report")
 
 
 class GpuHealthCheck(Config, role=RUNTIME, owner="setpoint.ops.rank_health:GpuHealthCallback"):
@@ -220,6 +220,6 @@ class TrainingResilience(Resilience, role=RUNTIME):
         if self.liveness_every.unit == "last_step":
             yield Problem(
                 "liveness_every",
-                "last_step: nothing is left to check after it",
+                "last_step: there is nothing to check after it",
                 valid=("never", "100 steps", "10 min"),
             )

@@ -72,7 +72,7 @@ class SessionLimits:
     def reason(self) -> str | None:
         """Reason to stop now; None if there is none."""
         if self.file is not None and self.file.exists():
-            return f"the stop file {self.file}, to be removed before it resumes"
+            return f"the stop file {self.file}, which must be removed before it resumes"
         if self.ends:
             why, end = min(self.ends.items(), key=lambda pair: pair[1])
             if time.monotonic() >= end - self.reserve:
@@ -157,8 +157,8 @@ def end_of_job() -> float | None:
     if not end > time.time():
         fault = "is over" if end == end else "is not a number of seconds since 1970"
         raise SetpointError(
-            f"{END_OF_JOB} = {text}: the end of the job {fault}, as where the variable of another "
-            f"job was left behind.\nValid: resilience.deadline = never, or none such variable"
+            f"{END_OF_JOB} = {text}: the end of the job {fault}; the variable may be left over "
+            f"from another job.\nValid: resilience.deadline = never, or unset the variable"
         )
     return end
 

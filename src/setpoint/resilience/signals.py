@@ -297,9 +297,9 @@ class StopRequest:
         """
         now = time.monotonic()
         if now - self._save_answered < REPEATED:
-            return "SIGUSR2 again: the checkpoint that was just asked for answers this one, too"
+            return "SIGUSR2 again: the checkpoint already requested covers this request as well"
         is_new, self._save_asked = not self.saves_now, now
-        return "SIGUSR2: saving a checkpoint after this step, and going on" if is_new else ""
+        return "SIGUSR2: saving a checkpoint after this step, then continuing" if is_new else ""
 
     def _watch(self, reading: int) -> None:
         """Receive signals, in a separate thread."""
@@ -384,7 +384,7 @@ class StopRequest:
                 return
             _print(
                 f"resilience.grace_period = {self.grace:g} s is over and the step has not ended: "
-                f"leaving without a checkpoint of it. {self.newest()}"
+                f"exiting without a checkpoint of it. {self.newest()}"
             )
         elif waited < UNWINDING or not (self._forced or self.owns_process):
             return

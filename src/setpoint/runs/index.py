@@ -197,7 +197,7 @@ def _read(folder: Path, path: Path) -> IndexedRun:
     try:
         record = read_json(path / CONFIG)
         if not isinstance(record, dict):
-            raise ValueError("it holds no mapping")
+            raise ValueError("it is not a mapping")
     except (OSError, ValueError) as error:
         record = {}
         problems.append(f"{CONFIG} cannot be read: {error}")
@@ -287,7 +287,7 @@ def read_labels(run: Path) -> Labels:
         return Labels()
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise SetpointError(
-            f"{path} cannot be read: {error}; remove it to begin with no tags"
+            f"{path} cannot be read: {error}; remove it to start with no tags"
         ) from error
 
 

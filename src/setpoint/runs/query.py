@@ -55,7 +55,7 @@ def parse(text: str) -> Query:
         raise SetpointError(
             f"the condition cannot be read: {text!r}: expected NAME OPERATOR VALUE, with one of < "
             f"<= > >= = != ~\nValid: comparisons joined by and, or, not, as in 'optimizer.lr > "
-            f"1e-4 and val.loss < 1.2'; a value with spaces or brackets is put in quotes"
+            f"1e-4 and val.loss < 1.2'; a value with spaces or brackets needs quotes"
         ) from None
 
 

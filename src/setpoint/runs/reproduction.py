@@ -172,15 +172,15 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
     valid = ", ".join(map(str, sorted({0, *(step for step in starts if step < end)})))
     if first not in {0, *starts}:
         raise SetpointError(
-            f"no checkpoint of step {first} is kept in {run}, to continue training from.\n"
-            f"Valid: {valid}; 0 is the beginning of the run"
+            f"{run} has no checkpoint of step {first} to continue training from.\n"
+            f"Valid: {valid}; 0 is the start of the run"
         )
     if end == 0:
-        raise SetpointError(f"{run} has not trained a step yet, so that none can be trained again")
+        raise SetpointError(f"{run} has not trained a step yet")
     if not first < last <= end:
         raise SetpointError(
-            f"{run} has no steps {first} to {last}: it is recorded up to step {end}.\n"
-            f"Valid: first steps {valid}, and a later one up to {end}"
+            f"{run} has no steps {first} to {last}: its record ends at step {end}.\n"
+            f"Valid: a first step of {valid}, and a later last step up to {end}"
         )
     for event in readable_rows(run / "events.jsonl"):
         changed = [str(item.get("path")) for item in event.get("accepted") or ()]
@@ -188,7 +188,8 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
         if changed and first < _step(event) < last:
             raise SetpointError(
                 f"{run} continued with another configuration from step {_step(event)} "
-                f"({', '.join(changed)}), so that steps {first} to {last} mix two.\nValid: a "
+                f"({', '.join(changed)}), so steps {first} to {last} mix two "
+                f"configurations.\nValid: a "
                 f"range before or after that step"
             )
     record = next((kept[step] for step in sorted(kept) if step >= last), run)
@@ -314,7 +315,7 @@ def compare_with_record(
     trained_again = list_checkpoints(retrained / "checkpoints").get(last)
     if end is None or trained_again is None:
         where = "the record" if end is None else "what was trained again"
-        result.notes.append(f"weights are not compared: {where} has no checkpoint of step {last}")
+        result.notes.append(f"weights were not compared: {where} has no checkpoint of step {last}")
         return result
     from setpoint.checkpoint.loading import joined, load_directory
     from setpoint.checkpoint.repartition import tensor_differences
@@ -324,11 +325,13 @@ def compare_with_record(
     )
     shared = [name for name in left if name.startswith("model/") or name in right]
     if len(shared) < len(left):
-        result.notes.append("only the weights of the model are compared: one side has no others")
+        result.notes.append(
+            "only the weights of the model were compared: one side has nothing else"
+        )
     result.weights = [
         f"{difference.name} differs by {difference.relative:.3g} of its norm"
         if difference.relative is not None
-        else f"{difference.name} is not there or has another shape"
+        else f"{difference.name} is missing or has another shape"
         for difference in tensor_differences(
             {name: left[name] for name in shared},
             {name: right[name] for name in shared if name in right},
@@ -340,8 +343,8 @@ def compare_with_record(
         result.digest = files["model.safetensors"]
     else:
         result.notes.append(
-            "the weights have no checksum as a whole: they are in several files, of each of which "
-            f"{end / MANIFEST} has one"
+            "the weights have no single checksum: they are in several files, whose checksums are "
+            f"in {end / MANIFEST}"
         )
     return result
 
@@ -387,7 +390,7 @@ def environment_at(run: Path, step: int) -> dict[str, Any]:
     try:
         facts: dict[str, Any] = read_json(path)
         if not isinstance(facts, dict):
-            raise ValueError("it holds no mapping")
+            raise ValueError("it is not a mapping")
     except (OSError, ValueError) as error:
         why = error.strerror if isinstance(error, OSError) else error
         raise SetpointError(f"{path}: the record of the run cannot be read: {why}") from None

@@ -66,7 +66,7 @@ _collect: Any = _add
 def keep_out_of_graphs() -> None:
     """Let compiled code call `log` eagerly; imports the compiler."""
     global _collect
-    reason = "a metric is logged outside of a graph, and fullgraph has one only"
+    reason = "a metric is logged outside of the graph, but fullgraph allows only one graph"
     _collect = torch.compiler.disable(_add, reason=reason)
 
 

@@ -34,7 +34,7 @@ def pattern_problems(
         means: the names that an empty pattern would match.
     """
     if not pattern:
-        yield Problem(path, f"is empty, and would match {means}", valid=valid)
+        yield Problem(path, f"is empty, so it would match {means}", valid=valid)
         return
     try:
         compiled_pattern(pattern)
@@ -82,7 +82,7 @@ def untaken(
         before = [f"{path}.{rule}" for rule in sorted({rule for rule in rules if rule is not None})]
         yield Problem(
             f"{path}.{index}.pattern",
-            f"gets nothing: {path} before it take all that it matches, {len(rules)} of "
+            f"has no effect: earlier {path} match everything it matches, {len(rules)} of "
             f"{len(names)} {population}",
             also=[f"{rule}.pattern" for rule in before],
             hint=f"Put it before {' and '.join(before)}, or remove it.",

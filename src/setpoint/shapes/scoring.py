@@ -210,10 +210,12 @@ def score_text(
     if not tokens:
         raise RunError(
             f"none of the targets of {name} counts: masks of the data, loss.ignore_index or "
-            f"loss.token_weights leave all of them out; evaluate on more sequences or more text"
+            f"loss.token_weights exclude all of them; evaluate on more sequences or more text"
         )
     if not size:
-        raise RunError(f"the {tokens} targets of {name} stand for no bytes; evaluate on more text")
+        raise RunError(
+            f"the {tokens} targets of {name} correspond to no bytes; evaluate on more text"
+        )
     correct = correct if counts_correct else None
     return Score.of(nats, tokens, size, total, feed.available[name], correct)
 

@@ -88,7 +88,10 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
             if is_run_directory(run):
                 yield ComparedRun(point["name"], str(run), run)
             else:
-                reason = f"{point['status']}: {point.get('reason') or 'its run directory is gone'}"
+                reason = (
+                    f"{point['status']}: "
+                    f"{point.get('reason') or 'its run directory no longer exists'}"
+                )
                 reason = "not started yet" if point["status"] == WAITING else reason
                 notes.append(f"{point['name']}: {reason} ({run})")
     elif is_point(path) or (path / MANIFEST).is_file():
@@ -99,8 +102,8 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
         runs = sorted(folder for folder in path.iterdir() if is_run_directory(folder))
         if not runs:
             raise SetpointError(
-                f"{word} holds no runs: it is neither a run directory, nor the folder of a sweep "
-                f"({SWEEP_FILE}), nor a folder of run directories"
+                f"{word} contains no runs: it is neither a run directory, nor the folder of a "
+                f"sweep ({SWEEP_FILE}), nor a folder of run directories"
             )
         for run_folder in runs:
             yield ComparedRun(run_folder.name, str(run_folder), run_folder)

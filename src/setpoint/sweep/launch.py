@@ -174,7 +174,7 @@ def train_command(task: SweepTask, modules: Sequence[str]) -> list[str]:
     if "__main__" in modules:
         raise SetpointError(
             "the script or notebook defines config classes itself, which the processes of the "
-            "points cannot import: move them into a module"
+            "points cannot import; move them into a module"
         )
     imports = [word for module in modules for word in ("--import", module)]
     # -P: a file in the working folder must not shadow a module of the standard library.

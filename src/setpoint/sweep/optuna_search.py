@@ -177,8 +177,8 @@ class SearchRun:
                 require(self.spec.objective, [RunMetrics.read(task.run)])
             except SetpointError as error:
                 raise RunError(
-                    f"{task.name} finished without the objective {self.spec.objective}, so that "
-                    f"trials cannot be compared: {error}"
+                    f"{task.name} finished without the objective {self.spec.objective}, so trials "
+                    f"cannot be compared: {error}"
                 ) from None
 
     def _tell_failed(self, number: int) -> None:

@@ -142,7 +142,7 @@ def _add_axis(line: SweepCommandLine, path: tuple[str, ...], parts: list[str], l
 
 def _add_drawn(line: SweepCommandLine, path: tuple[str, ...], flag: Flag) -> None:
     if path in line.drawn:
-        raise SetpointError(f"{flag.label} is given two distributions; leave one of them out")
+        raise SetpointError(f"{flag.label} has two distributions; remove one of them")
     try:
         line.drawn[path] = (Drawn.read(flag.text), flag.label)
     except Invalid as error:
@@ -173,8 +173,8 @@ def _refuse_fixed(line: SweepCommandLine) -> None:
     for path in [*(axis.path for axis in line.axes), *line.drawn]:
         if path in fixed:
             raise SetpointError(
-                f"{'.'.join(path)} is varied and is set to one value as well ({fixed[path]}); "
-                f"leave one of them out"
+                f"{'.'.join(path)} is varied and also set to one value ({fixed[path]}); remove "
+                f"one of them"
             )
 
 
@@ -190,8 +190,8 @@ def _refuse_bare_lists(root: type[Node], flag: Flag, parts: list[str]) -> None:
         return
     text = ",".join(parts)
     raise SetpointError(
-        f"{flag.label} {text}: a comma separates points, and this field is a list; write each "
-        f"list in brackets: {flag.label} '[{text}]' is one list, and "
+        f"{flag.label} {text}: commas separate points, but this field is a list; write each list "
+        f"in brackets: {flag.label} '[{text}]' is one list, and "
         f"{flag.label} '[{parts[0]}],[{parts[1]}]' is two points"
     )
 
@@ -384,7 +384,7 @@ class DuplicatePoint(NamedTuple):
         """The duplicate as a sentence."""
         if self.name == self.same_as:  # one value, perhaps in two notations
             if self.given == self.same_as:
-                return f"{self.name}: it comes twice"
+                return f"{self.name}: it appears twice"
             return f"{self.given}: the same as {self.same_as}"
         differ = ", ".join(self.differing)
         why = f"they differ in no identity field, only in {differ}"
@@ -568,8 +568,8 @@ def _refuse_imports(modifiers: Sequence[str]) -> None:
     for text in modifiers:
         if ":" in text.partition("(")[0]:
             raise SetpointError(
-                f"{text!r} would be imported, and a file imports nothing; give it by --with, or "
-                f"register the function as a modifier and name its module by --import"
+                f"{text!r} would be imported, but files cannot import code; give it with --with, "
+                f"or register the function as a modifier and import its module with --import"
             )
 
 

@@ -59,7 +59,7 @@ class MetricPath(NamedTuple):
         reduction = parts.pop() if len(parts) > 1 and parts[-1] in REDUCTIONS else "last"
         if not all(parts) or len(parts) > 2:
             raise SetpointError(
-                f"{text!r} is not a metric: expected KIND.COLUMN, perhaps followed by "
+                f"{text!r} is not a metric: expected KIND.COLUMN, optionally followed by "
                 f"{', '.join('.' + word for word in REDUCTIONS)}; for instance "
                 f"evaluation.held_out_loss.min"
             )
@@ -193,7 +193,7 @@ def require(path: str, runs: Iterable[RunMetrics]) -> MetricPath:
         words[word] for word in nearest(metric.column, words, 1)
     ]
     meant = f" Did you mean {close[0]}?" if close else ""
-    known_metrics = f" Metrics: {', '.join(names)}" if known else " There are no metrics at all."
+    known_metrics = f" Metrics: {', '.join(names)}" if known else " There are no metrics."
     raise SetpointError(f"no run has the metric {path!r}.{meant}{known_metrics}")
 
 

@@ -68,15 +68,15 @@ class JobPointChecker(PointChecker[Job]):
         report = preflight(job)
         problems = list(report.problems)
         if job.seed is None:
-            reason = "is null, so it would be drawn each time, and no point found again"
+            reason = "is null, so it would be drawn each time and points could not be found again"
             hint = "Give a seed, or several: --seed 1,2,3"
             problems.append(Problem("seed", reason, value="null", hint=hint))
         objective = self.objective
         if objective is not None and objective.kind == EVALUATION and job.evaluation is None:
-            reason = (
-                f"is null, so that the objective {EVALUATION}.{objective.column} is not measured"
+            reason = f"is null, so the objective {EVALUATION}.{objective.column} is not measured"
+            hint = (
+                f"Optimize another metric, such as --objective {TRAINING_LOSS}, or set evaluation."
             )
-            hint = f"Search for another metric, such as --objective {TRAINING_LOSS}, or evaluate."
             problems.append(Problem(EVALUATION, reason, value="null", hint=hint))
         elif objective is not None and (wrong := unmeasured(job, objective)) is not None:
             problems.append(wrong)
@@ -157,7 +157,7 @@ def prepare_sweep(
     for path in [*space.paths, *axes]:
         if path in PLACES:
             raise SetpointError(
-                f"{path[0]} cannot be varied: the points of a sweep lie in one folder, which is "
+                f"{path[0]} cannot be varied: all points of a sweep are in one folder, "
                 f"workspace/experiment"
             )
 
@@ -196,7 +196,7 @@ def _folder(jobs: Sequence[Job]) -> Path:
     folders = {Path(os.path.expanduser(job.workspace)) / str(job.experiment) for job in jobs}
     if len(folders) > 1:
         raise SetpointError(
-            f"the points of a sweep lie in one folder, and these sources lie in "
+            f"all points of a sweep must be in one folder, but these sources are in "
             f"{', '.join(sorted(map(str, folders))[:4])}; give one --experiment for all"
         )
     return folders.pop()
@@ -328,7 +328,9 @@ def sweep(
     document = base.sweep
     if isinstance(points, Mapping):
         if document is not None:
-            raise SetpointError(f"sweep: {document.name} describes points; leave one of both out")
+            raise SetpointError(
+                f"sweep: {document.name} describes points as well; give points in one place"
+            )
         table: dict[str, object] = {TABLE: dict(points)}
         document = FileDocument("program", "json", table, "", lambda: FilePosition(0))
     if document is None or not isinstance(points, Mapping | None):

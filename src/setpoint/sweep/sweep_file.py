@@ -63,7 +63,7 @@ class RandomTable(Config):
     @rule
     def _check_axes(self) -> Iterator[Problem]:
         if not self.axes:
-            yield Problem("axes", "has no axes, so that all points would be the same")
+            yield Problem("axes", "has no axes, so all points would be the same")
 
 
 class Sweep(Config):
@@ -93,11 +93,11 @@ class Sweep(Config):
         for name, table in (("grid", self.grid), ("zip", self.zip)):
             for key, values in table.items():
                 if not values:
-                    yield Problem(f"{name}.{key}", "has no values, so that there is no point")
+                    yield Problem(f"{name}.{key}", "has no values, so there are no points")
                 if key == "extends":
                     hint = "The axis of presets and files is called source."
                     yield Problem(
-                        f"{name}.{key}", "is not a field, and cannot be varied", hint=hint
+                        f"{name}.{key}", "is not a field, so it cannot be varied", hint=hint
                     )
                 for index, raw in enumerate(values):
                     if isinstance(raw.value, str) and is_call(raw.value):
@@ -340,7 +340,7 @@ class Search(Config, role=RUNTIME):
     @rule
     def _check_axes(self) -> Iterator[Problem]:
         if not self.axes:
-            yield Problem("axes", "has no axes, so that all trials would be the same")
+            yield Problem("axes", "has no axes, so all trials would be the same")
 
 
 class SweepTable(Sweep, role=RUNTIME):
@@ -355,7 +355,10 @@ class SweepTable(Sweep, role=RUNTIME):
     @rule
     def _check_search(self) -> Iterator[Problem]:
         if self.search is not None and any(super().parts()):
-            yield Problem("search", "stands alone: its trials are not points known in advance")
+            yield Problem(
+                "search",
+                "cannot be combined with other tables: its trials are not known in advance",
+            )
 
 
 class SweepFile(Config, role=RUNTIME):

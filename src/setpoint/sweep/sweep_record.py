@@ -121,7 +121,7 @@ class SweepTask:
         newest = max(list_checkpoints(self.run / "checkpoints"), default=0)
         if newest:
             return f"saved at step {newest}; the same command resumes"
-        return "nothing saved yet; the same command starts it again"
+        return "nothing saved yet; the same command starts it over"
 
     def plan(self) -> str:
         """The planned action."""
@@ -178,7 +178,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SetpointError(f"{folder} cannot be made: {error.strerror}") from error
+        raise SetpointError(f"{folder} cannot be created: {error.strerror}") from error
 
 
 class SweepRecord:
@@ -203,7 +203,7 @@ class SweepRecord:
             self._lock = RunLock(folder / LOCK)
         except SetpointError as error:
             raise SetpointError(
-                f"{folder}: a sweep is under way here: {error}; --experiment NAME gives this "
+                f"{folder}: a sweep is already running here: {error}; --experiment NAME gives this "
                 f"one its own folder"
             ) from None
         self._before = read_record_of(folder) if self.path.exists() else []
@@ -255,8 +255,8 @@ def _refuse_linked_points(folder: Path) -> None:
         raise SetpointError(f"{error.filename} cannot be read: {error.strerror}") from error
     if link is not None:
         raise SetpointError(
-            f"{link} is a link to {os.path.realpath(link)}, and a sweep writes only to its own "
-            "folders.\nValid: a folder in its place; to keep sweeps on another disk, set "
+            f"{link} is a link to {os.path.realpath(link)}, but a sweep writes only to its own "
+            f"folders.\nValid: a real folder; to keep sweeps on another disk, set "
             f"workspace to a folder there, or link {folder} as a whole"
         )
 

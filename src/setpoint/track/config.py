@@ -44,15 +44,15 @@ class Prometheus(
     address: str = "127.0.0.1"
     """Address to listen at; 0.0.0.0: all interfaces, reachable from the network."""
 
-    @rule(cautions={OPEN_PORT: "the endpoint for Prometheus can be reached from elsewhere"})
+    @rule(cautions={OPEN_PORT: "the Prometheus endpoint can be reached from other machines"})
     def _check_address(self) -> Iterator[Caution]:
         if not self.address.startswith("127.") and self.address not in ("localhost", "::1"):
             yield Caution(
                 OPEN_PORT,
                 "address",
-                "lets whoever reaches this address read the metrics and the name of the run, "
+                "lets anyone who can reach this address read the metrics and the name of the run, "
                 "without a password",
-                hint="Leave it at 127.0.0.1, and reach it through an SSH tunnel or a proxy.",
+                hint="Keep 127.0.0.1 and connect through an SSH tunnel or a proxy.",
             )
 
 
@@ -391,7 +391,7 @@ class Tracking(Config, role=RUNTIME):
                 f"trackers.{index}",
                 f"writes metrics.jsonl, as tracker {writers[0]} does; each row would be written "
                 "twice",
-                hint="Leave one of them out.",
+                hint="Remove one of them.",
             )
 
     @rule(cautions={NO_METRICS: "trackers replace the one that writes metrics.jsonl"})
@@ -400,7 +400,6 @@ class Tracking(Config, role=RUNTIME):
             yield Caution(
                 NO_METRICS,
                 "trackers",
-                "no tracker writes metrics.jsonl, so that `setpoint compare` has nothing to show, "
-                "nor has a search",
+                "no tracker writes metrics.jsonl, which `setpoint compare` and searches read",
                 hint="Keep both with --tracking.trackers.append jsonl.",
             )

@@ -225,7 +225,7 @@ def code_revision(directory: Path) -> dict[str, Any]:
     if diff is not None:
         if len(diff) > _DIFF_BYTES:
             digest = hashlib.sha256(diff).hexdigest()
-            unread["diff"] = f"cut: it has {len(diff)} bytes with the SHA-256 {digest}"
+            unread["diff"] = f"truncated: it has {len(diff)} bytes with the SHA-256 {digest}"
         record["diff"] = hide_secrets(diff[:_DIFF_BYTES].decode("utf-8", "replace"))
     return {**record, "unread": unread}
 

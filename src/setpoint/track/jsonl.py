@@ -95,13 +95,14 @@ class JsonlWriter:
         try:
             if offset > self.offset:
                 raise RunError(
-                    f"{self.path} has {self.offset} bytes, and the checkpoint was saved when it "
-                    f"had {offset}: rows are missing; put the file back or start a new run"
+                    f"{self.path} has {self.offset} bytes, but the checkpoint was saved when it "
+                    f"had {offset}: rows are missing; restore the file or start a new run"
                 )
             if offset and os.pread(self._descriptor, 1, offset - 1) != b"\n":
                 raise RunError(
-                    f"{self.path} has no end of a row at byte {offset}, where the checkpoint was "
-                    "saved: it has been changed since; put it back or start a new run"
+                    f"{self.path} has no end of a row at byte {offset}, its size when the "
+                    f"checkpoint was saved: it was changed since then; restore it or start a new "
+                    f"run"
                 )
             os.ftruncate(self._descriptor, offset)
         except OSError as error:
@@ -191,7 +192,7 @@ class JsonlTracker(Tracker):
         """Drop the rows of later steps."""
         offset = state.get("offset", 0)
         if self._writer.offset < offset:
-            note(f"{self._writer.path} lacks rows of steps before {step}")
+            note(f"{self._writer.path} has no rows of steps before {step}")
         self._writer.truncate(min(offset, self._writer.offset))
 
     def write(self, row: dict[str, Any]) -> None:

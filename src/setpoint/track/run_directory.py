@@ -106,7 +106,7 @@ class RunDirectory:
             except OSError as error:
                 _remove_empty(created)
                 raise SetpointError(
-                    f"run directory {path} cannot be made: {error.strerror}"
+                    f"run directory {path} cannot be created: {error.strerror}"
                 ) from error
         try:
             lock = RunLock(path / ".lock")
@@ -148,7 +148,7 @@ class RunDirectory:
         while not _exists(above):
             above = above.parent
         if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
-            verb = "written" if exists else "made"
+            verb = "written" if exists else "created"
             why = os.strerror(_why_not(above))
             raise SetpointError(f"run directory {path} cannot be {verb}: {above}: {why}")
         refuse_locked(path / ".lock")
@@ -287,7 +287,7 @@ def is_run_directory(path: Path) -> bool:
 
 def not_a_run(
     path: str | os.PathLike[str],
-    valid: str = "a folder that `setpoint train` made; `setpoint runs list` shows them",
+    valid: str = "a directory created by `setpoint train`; `setpoint runs list` shows them",
 ) -> SetpointError:
     """The error for a path that is not a run directory; it names runs inside and around it."""
     folder = Path(path)
@@ -340,8 +340,8 @@ def refuse_linked_folders(path: Path) -> None:
     if link is not None:
         raise SetpointError(
             f"run directory {path}: {os.path.relpath(link, path)} is a link to "
-            f"{os.path.realpath(link)}, and a run writes only to its own folders.\nValid: a folder "
-            f"in its place; to keep runs on another disk, set workspace to a folder there, or link "
+            f"{os.path.realpath(link)}, but a run writes only to its own folders.\nValid: a real "
+            f"folder; to keep runs on another disk, set workspace to a folder there, or link "
             f"the whole run directory"
         )
 
@@ -427,6 +427,6 @@ def _refuse_foreign(path: Path) -> None:
     if foreign or (names and ".lock" not in names and not is_log):
         shown = ", ".join(sorted(names)[:3]) + (" ..." if len(names) > 3 else "")
         raise SetpointError(
-            f"{path} is not a run directory: it holds {shown}; "
-            "give an empty directory, a new one, or a run's"
+            f"{path} is not a run directory: it contains {shown}; give an empty directory, a new "
+            f"one, or a run's"
         )

@@ -66,7 +66,7 @@ def missing_problems(config: ServiceConfig) -> Iterator[Problem]:
 def psutil_problems(config: System) -> Iterator[Problem]:
     """Check that the package for system samples is installed."""
     if importlib.util.find_spec("psutil") is None:
-        hint = "Or leave tracking.system out."
+        hint = "Or remove tracking.system."
         yield Problem(
             "every", "needs the package psutil: pip install 'setpoint[system]'", hint=hint
         )
@@ -79,7 +79,7 @@ def login_problems(config: Wandb) -> Iterator[Problem]:
     problem = "no login was found (WANDB_API_KEY, ~/.netrc)"
     hint = "Run `wandb login`, or set mode = offline and send the run later with `wandb sync`."
     if config.required:
-        yield Problem("required", f"{problem}, and the service is required", hint=hint)
+        yield Problem("required", f"{problem}, but the service is required", hint=hint)
         return
     yield Caution(NO_LOGIN, "mode", f"{problem}: the run would be trained without W&B", hint=hint)
 

@@ -158,7 +158,7 @@ class Background(Tracker):
             self._lines.clear()
             raise RunError(
                 f"tracker {self.name} is required and cannot be opened: {self._off}.\nValid: a "
-                f"login and a connection, or required = false, which trains without it"
+                f"login and a connection, or required = false, which continues without it"
             )
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
@@ -171,7 +171,7 @@ class Background(Tracker):
         if not self._submit(lambda: self.inner.write(row)):
             self.dropped += 1
             if not self._off:
-                self._say(f"is slow: {self.limit:,} rows wait, and further ones are dropped")
+                self._say(f"is slow: {self.limit:,} rows are waiting, and further ones are dropped")
         self._show()
 
     def flush(self) -> None:
@@ -191,7 +191,7 @@ class Background(Tracker):
                 lost = f"{rows:,} are" if rows else "the last ones may be"
                 self._say(f"did not receive its rows within {self.patience:g} s: {lost} not sent")
         if self.dropped:
-            self._say(f"has lost {self.dropped:,} rows of this session")
+            self._say(f"lost {self.dropped:,} rows of this session")
         self._show()
 
     def _submit(self, task: Callable[[], None]) -> bool:

@@ -137,7 +137,7 @@ def composed(
         paths
     ]:
         raise SetpointError(
-            "train: data replaces data.sources, and overrides give other sources or "
+            "train: data replaces data.sources, but overrides give other sources or "
             "paths.\nValid: one of the two; options of the source, such as data.sources.0.field."
         )
     merged.problems[:0] = composition.problems
@@ -165,7 +165,8 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
         or not all(isinstance(word, str) for word in [*words, *values])
     ):
         raise SetpointError(
-            f"{caller}: overrides accepts words, as in ['parallel.device=cpu'], or a mapping, as "
+            f"{caller}: overrides must be a list of str, as in ['parallel.device=cpu'], or a "
+            f"mapping, as "
             f"in {{'parallel.device': 'cpu'}}; got {_as_text(overrides)}"
         )
     return list(words), values
@@ -204,15 +205,15 @@ def check_arguments(directory: object, until: object, stop: object, accept: obje
         SetpointError: names the argument and its valid values.
     """
     if directory is not None and not isinstance(directory, str | Path):
-        raise SetpointError(f"train: directory is a path or None; got {directory!r}")
+        raise SetpointError(f"train: directory must be a path or None; got {directory!r}")
     if until is not None and (type(until) is not int or until < 1):
-        raise SetpointError(f"train: until is a step, from 1 on, or None; got {until!r}")
+        raise SetpointError(f"train: until must be a step, at least 1, or None; got {until!r}")
     if stop is not None and not isinstance(stop, StopRequest):
-        raise SetpointError(f"train: stop is a StopRequest or None; got {stop!r}")
+        raise SetpointError(f"train: stop must be a StopRequest or None; got {stop!r}")
     if not isinstance(accept, str) and (
         not isinstance(accept, Sequence) or not all(isinstance(path, str) for path in accept)
     ):
-        raise SetpointError(f"train: accept is a list of fields or sections; got {accept!r}")
+        raise SetpointError(f"train: accept must be a list of fields or sections; got {accept!r}")
 
 
 def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
@@ -225,7 +226,7 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
 
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         raise SetpointError(
-            f"train: callbacks accepts a list of callbacks; got {_as_text(callbacks)}"
+            f"train: callbacks must be a list of callbacks; got {_as_text(callbacks)}"
         )
     checked = list(callbacks)
     for index, callback in enumerate(checked):
@@ -295,7 +296,7 @@ def memory_source(data: Iterable[Any], name: str, is_renamed: bool = False) -> T
         cls = kind
         lines.append(_encoded(values, place))
     if cls is None:
-        raise SetpointError(f"{name} holds no rows.\n{VALID_DATA}")
+        raise SetpointError(f"{name} has no rows.\n{VALID_DATA}")
     content = b"".join(lines)
     url = f"{IN_MEMORY}{hashlib.sha256(content).hexdigest()[:32]}/data.jsonl"
     system, path = open_file_system(url)
@@ -337,7 +338,7 @@ def _encoded(row: Mapping[str, Any], place: str) -> bytes:
     try:
         return json.dumps(row, default=plain, ensure_ascii=False).encode() + b"\n"
     except UnicodeEncodeError as error:
-        reason = f"{error.object[error.start]!r} is a surrogate, and no character"
+        reason = f"{error.object[error.start]!r} is a surrogate, not a character"
     except (TypeError, ValueError, RecursionError) as error:
         reason = f"it cannot be written as JSON: {error}"
     raise SetpointError(f"{place}: {reason}.\n{VALID_DATA}")

@@ -252,7 +252,7 @@ class Job(
         if isinstance(model, HuggingFaceConfig):
             size = model.overrides.dump().get("vocab_size")
         if not isinstance(size, int):
-            raise Invalid("must be set, or model.vocab_size: it is how many ids there are")
+            raise Invalid("must be set, or model.vocab_size must be: it is the number of token ids")
         return size
 
     @derive("data.packing.method")

@@ -138,7 +138,7 @@ def refuse_renaming(folder: str, accepted: Accepted) -> None:
         if item.path in ("name", "experiment", "workspace"):
             raise SetpointError(
                 f"{item.path} = {item.right!r} ({item.right_origin}) has no effect: the run is "
-                f"the one in {folder}. Leave it out, or train a preset or file under the new name"
+                f"the one in {folder}. Remove it, or train a preset or file under the new name"
             )
 
 
@@ -168,7 +168,7 @@ def describe_accepted(accepted: Accepted) -> list[str]:
         lines.append(f"run-time settings that changed: {', '.join(runtime)}")
     if accepted.added:
         values = ", ".join(f"{item.path} = {plain(item.right)}" for item in accepted.added)
-        lines.append(f"newer than the record, at the default: {values}")
+        lines.append(f"newer than the record, at their defaults: {values}")
     return lines + describe_idle(accepted)
 
 
@@ -195,7 +195,7 @@ def describe_idle(accepted: Accepted) -> list[str]:
     Arguments:
         accepted: the result of `check_contract`.
     """
-    return [f"--accept {path}: nothing differs there from the record" for path in accepted.idle]
+    return [f"--accept {path}: nothing there differs from the record" for path in accepted.idle]
 
 
 def _origin_text(origin: str) -> str:
@@ -279,7 +279,7 @@ def _obstacle(folder: str, job: Job, identity: Sequence[Difference]) -> str | No
     saved = recorded_job(folder) if in_model or _row_paths(identity) else None
     shape = None if saved is None or not in_model else _other_shape(saved.model, job.model)
     if shape is not None:
-        return f"the checkpoints hold weights of another shape: {shape}."
+        return f"the checkpoints have weights of another shape: {shape}."
     if late := [item.path for item in _too_late(identity)]:
         verb = "are" if len(late) > 1 else "is"
         return f"{' and '.join(late)} {verb} used at the start of a run only."
@@ -296,9 +296,9 @@ def _other_optimizer(refused: Sequence[Difference]) -> str | None:
     """Reason why the optimizer state of the checkpoints does not match; None if it may match."""
     paths = [item.path for item in refused]
     if "optimizer.type" in paths or "optimizer.target" in paths:
-        return "the checkpoints hold the state of another optimizer."
+        return "the checkpoints have the state of another optimizer."
     if any(re.fullmatch(RULE, path) for path in paths):
-        return "the checkpoints hold the state of other groups of parameters."
+        return "the checkpoints have the state of other parameter groups."
     return None
 
 
@@ -489,8 +489,8 @@ def identity_refusal(
         lines.append(f"  To resume this run anyway: {command}")
     if any(item.path == "schedule.evaluated_on" for item in refused):
         lines.append(
-            "  schedule.evaluated_on follows from the section evaluation: a plateau schedule sets "
-            "the rate by what is evaluated, and how often."
+            "  schedule.evaluated_on follows from the section evaluation: a plateau schedule "
+            "depends on the evaluated data and the evaluation interval."
         )
     for item in refused:
         if item.path == "schedule.horizon" and isinstance(item.left, str | list):

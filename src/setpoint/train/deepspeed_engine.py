@@ -146,8 +146,8 @@ class ZeroTraining:
         }
         if states and (len(states) < len(trained) or len(counts) > 1):
             raise SetpointError(
-                f"parallel.engine = deepspeed: {saved.path} has updated some weights more often "
-                f"than others, and DeepSpeed updates all of them together\nValid: torch"
+                f"parallel.engine = deepspeed: {saved.path} has some weights with more updates "
+                f"than others, but DeepSpeed updates all of them together\nValid: torch"
             )
         for name, kept in states.items():
             zero.restore(named[name], kept)

@@ -481,7 +481,7 @@ def explain_oom(job: Job) -> Iterator[None]:
             raise
         batch = job.batch
         raise RunError(
-            f"there is too little memory for batch.micro_size = {batch.micro_size} sequences of "
+            f"there is not enough memory for batch.micro_size = {batch.micro_size} sequences of "
             f"batch.sequence_length = {batch.sequence_length} tokens with this model and data. "
             f"What helps: {'; '.join([*memory_suggestions(job), 'less data'])}"
         ) from error

@@ -38,7 +38,8 @@ def finish(run: Run, loop: Loop) -> Run:
         reason = f"stopped after step {loop.until}, as requested"
         if loop.until is not None and step > loop.until:
             reason = (
-                f"nothing was trained: it was to stop after step {loop.until}, and is at {step}"
+                f"nothing was trained: it was to stop after step {loop.until}, but is already at "
+                f"{step}"
             )
     why = {} if reason is None else {"reason": reason}
     if status and run.stop.signal is not None:
@@ -132,13 +133,13 @@ def write_report(run: Run) -> None:
         return
     path, metrics = run.directory, run.files.metrics
     if run.stop.requested and metrics.exists() and metrics.stat().st_size > QUICK:
-        run.progress.note(f"report.html waits for the end; until then: setpoint report {path}")
+        run.progress.note(f"report.html is written at the end; until then: setpoint report {path}")
         return
     try:
         write_run_report(path)
     except Exception as error:  # an error in a report must not end a run
         reason = str(error) if isinstance(error, RunError) else repr(error)
-        run.progress.note(f"report.html is not written: {reason}")
+        run.progress.note(f"report.html was not written: {reason}")
         with suppress(RunError):  # the disk may be full, too
             run.events.write("report_failed", error=reason)
 

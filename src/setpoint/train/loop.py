@@ -475,8 +475,8 @@ class Loop:
             targets = sum(micro_batch.target_tokens for micro_batch in batch.batches)
             raise RunError(
                 f"step {position.step + 1}: none of the {targets} targets of the batch counts: "
-                f"the weights of the data, loss.ignore_index or loss.token_weights leave all of "
-                f"them out; the step was not taken. Enlarge batch.global_size "
+                f"the weights of the data, loss.ignore_index or loss.token_weights exclude all of "
+                f"them; the step was not taken. Enlarge batch.global_size "
                 f"({self.job.batch.global_size}), so that each batch has some"
             )
         sums = self.engine.forward_backward(batch, total)

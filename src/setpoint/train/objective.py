@@ -87,7 +87,7 @@ class Objective:
             why = getattr(model, "why_no_head", "")
             raise SetpointError(
                 f"loss: {type(loss).__name__} needs hidden states, and the model, a "
-                f"{type(model).__name__}, gives logits only{why}\n"
+                f"{type(model).__name__}, returns only logits{why}\n"
                 f"Valid: loss.type = cross_entropy, or a model with supports_head = True that "
                 f"accepts a head"
             )
@@ -127,8 +127,8 @@ class Objective:
         if not self.has_head:
             if places and not self.takes_documents:
                 raise SetpointError(
-                    f"model: a {type(self.model).__name__} is called with tokens alone, and the "
-                    f"data gives {' and '.join(places)}\nValid: a model with takes_documents = "
+                    f"model: a {type(self.model).__name__} accepts only tokens, but the data has "
+                    f"{' and '.join(places)}\nValid: a model with takes_documents = "
                     f"True, which accepts them"
                 )
             output = self.runs(batch.inputs, **places)
@@ -195,7 +195,8 @@ class Objective:
             return Count(batch.tokens, batch.target_tokens, float(batch.target_tokens))
         if self.weigh is None:
             raise SetpointError(
-                f"loss: {type(self.loss).__name__} cannot weigh tokens, and the data does\nValid: "
+                f"loss: {type(self.loss).__name__} does not support token weights, but the data "
+                f"has them\nValid: "
                 f"loss.type = cross_entropy or chunked_cross_entropy"
             )
         if weights is not None and not bool(((weights >= 0) & weights.isfinite()).all()):

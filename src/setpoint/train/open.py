@@ -130,7 +130,7 @@ def open_directory(run: Run) -> Iterator[None]:
         world.on_main(lambda: run.trackers.build(trackers, files))
 
         def set_aside(before: Path, now: Path) -> None:
-            run.progress.note(f"{before.name} is set aside as {now.name}, with all its files")
+            run.progress.note(f"{before.name} was renamed to {now.name}, with all its files")
             run.events.write("set_aside", checkpoint=before.name, to=now.name)
 
         is_async = section.mode != "sync"
@@ -263,7 +263,7 @@ def compare(
     elif accept:
         raise SetpointError(
             f"--accept {accept[0]} has no effect: there is no run to resume in {path}, so there is "
-            f"no record to differ from. Leave --accept out, or give the directory of the run"
+            f"no record to differ from. Remove --accept, or give the directory of the run"
         )
     return run
 
@@ -288,10 +288,10 @@ def missing_checkpoints(path: Path) -> str | None:
     ends = [row for row in rows if row.get("event") == "end" and row.get("status") == 0]
     if ends:
         unsaved = "it saved no checkpoint (checkpoint.last = none, or checkpoint.save = false)"
-        kept = "its checkpoints are gone" if saves else unsaved
+        kept = "its checkpoints no longer exist" if saves else unsaved
         return f"finished at step {ends[-1].get('step')}, and {kept}"
     if saves:
-        return f"was trained to step {saves[-1].get('step')}, and its checkpoints are gone"
+        return f"was trained to step {saves[-1].get('step')}, and its checkpoints no longer exist"
     return None
 
 
@@ -300,16 +300,16 @@ def _check_resume(run: Run) -> None:
     resume, path = run.job.checkpoint.resume, run.directory
     if resume == "never" and run.has_checkpoints:
         raise SetpointError(
-            f"checkpoint.resume = never, but {path} holds checkpoints; choose another --name, or "
+            f"checkpoint.resume = never, but {path} has checkpoints; choose another --name, or "
             f"--checkpoint.resume auto to resume"
         )
     if resume == "must" and not run.has_checkpoints:
-        raise SetpointError(f"checkpoint.resume = must, but {path} holds no checkpoint")
+        raise SetpointError(f"checkpoint.resume = must, but {path} has no checkpoint")
     if resume != "restart" and run.missing_checkpoints is not None:
         raise SetpointError(
-            f"{path} {run.missing_checkpoints}, so that there is nothing to resume from. "
+            f"{path} {run.missing_checkpoints}, so there is nothing to resume from. "
             "--checkpoint.resume restart trains it again from step 0 and keeps its metrics next "
-            f"to the new ones; another --name makes a separate run"
+            "to the new ones; another --name creates a separate run"
         )
 
 

@@ -68,7 +68,7 @@ def resume(run: Run) -> None:
             note(line)
     elif run.loaded is not None:
         if job.model.pretrained is not None and components.pretrained is None:
-            note("model.pretrained is not read: checkpoint.load holds all weights")
+            note("model.pretrained is not read: checkpoint.load has all weights")
         refuse_changed(run.files.events, run.loaded)
     run.identity = job
     left_out = run.frozen.decide()
@@ -80,8 +80,8 @@ def resume(run: Run) -> None:
         run.had_nothing_left = run.reason is not None
         if run.had_nothing_left and run.loaded is not None:
             raise SetpointError(
-                f"checkpoint.load = {job.checkpoint.load}: {run.reason}, so that nothing is left "
-                f"to train.\nValid: evaluation among checkpoint.exclude, which starts new counts"
+                f"checkpoint.load = {job.checkpoint.load}: {run.reason}, so there is nothing left "
+                f"to train.\nValid: add evaluation to checkpoint.exclude, which starts new counts"
             )
     if run.had_nothing_left and run.accepted is not None and run.accepted.learned:
         # Differences accepted by name are not used in training any more.
@@ -92,7 +92,7 @@ def resume(run: Run) -> None:
             note(f"data position: {describe_data_position(job, components.feed.state_dict())}")
     if not run.had_nothing_left and run.evaluations.changed:
         changed = ", ".join(run.evaluations.changed)
-        note(f"best metric reset: its measure has changed: {changed}")
+        note(f"best metric reset: its definition changed: {changed}")
     for line in fallback_notes(job, run.fallback):
         note(line)
 
@@ -201,7 +201,7 @@ def report_damage(run: Run) -> OnDamaged:
     """Report and record each damaged checkpoint that is skipped."""
 
     def report(path: Path, reason: str) -> None:
-        run.progress.note(f"{path.name} is corrupt and is skipped: {reason}")
+        run.progress.note(f"{path.name} is corrupt, skipping it: {reason}")
         run.events.write("damaged", checkpoint=path.name, reason=reason)
 
     return report
@@ -247,7 +247,7 @@ def roll_back(run: Run, loop: Loop, failed: StepResult) -> Position:
     checkpoint = run.store.load_newest(report_damage(run))
     if checkpoint is None:
         raise RunError(
-            f"{cause}, and {policy.field} = rollback has no checkpoint to go back to. Lower "
+            f"{cause}, and {policy.field} = rollback has no checkpoint to return to. Lower "
             f"checkpoint.every ({run.job.checkpoint.every}), or set checkpoint.at_start = true"
         )
     count = policy.roll_back_to(checkpoint.step, step, failed.wrong)
@@ -313,8 +313,8 @@ class PeerShard(Placeable):
         place = tuple(offset), tuple(shape)
         if place != (self.offset, tuple(self.local.shape)) and self.local.numel():
             raise SetpointError(
-                f"a rank of another replica group holds elements from {self.offset} on of a "
-                f"tensor, and this rank wants those from {place[0]} on.\nValid: the same ranks in "
+                f"a rank of another replica group has the elements of a tensor from {self.offset} "
+                f"on, but this rank needs those from {place[0]} on.\nValid: the same ranks in "
                 f"all groups"
             )
         return self.local.cpu()
@@ -370,7 +370,9 @@ def replica_groups(run: Run, loop: Loop) -> Iterator[None]:
     def retaken(count: int) -> None:
         step = loop.position.step + 1
         run.events.write("retaken", step=step, groups=count)
-        run.progress.note(f"step {step} is repeated: one of {count} replica groups was lost in it")
+        run.progress.note(
+            f"step {step} is repeated: one of {count} replica groups was lost during it"
+        )
 
     groups.capture, groups.restore, groups.retaken = capture, heal, retaken
     run.components.replica_groups = groups

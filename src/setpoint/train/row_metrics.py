@@ -214,8 +214,8 @@ def _flops_of(job: Job, model: nn.Module, vocab_size: int, parameters: int | Non
     if not isinstance(section, TransformerConfig):
         tag = type(section).__setpoint__.tag
         raise SetpointError(
-            f"tracking.flops = {formula}: which parameters of a model of type = {tag} are in "
-            f"matrix products is not known; --tracking.flops all_parameters counts all of them"
+            f"tracking.flops = {formula}: the parameters in matrix products of a model of type = "
+            f"{tag} are unknown; --tracking.flops all_parameters counts all of them"
         )
     return training_flops(section, formula, vocab_size=vocab_size, sequence_length=length)
 
@@ -234,7 +234,7 @@ def _pair_sizes(job: Job, model: nn.Module) -> int:
     width = getattr(keys, "hidden_size", None)
     if not (isinstance(layers, int) and isinstance(heads, int) and isinstance(width, int)):
         raise SetpointError(
-            "tracking.flops = all_parameters: the model does not give the number of layers and "
+            "tracking.flops = all_parameters: the model does not report the number of layers and "
             "heads of its attention"
         )
     size = getattr(keys, "head_dim", None) or width // heads

@@ -146,16 +146,16 @@ def run_loop(run: Run, loop: Loop) -> None:
     stop.outlook = partial(stop_message, root, loop.position.step, again, stop.keeps)
     if stop.is_deaf:
         run.progress.note(
-            "training runs in a thread that is not the main one, where Python receives no signals: "
-            "StopRequest.request() stops it"
+            "training does not run in the main thread, so it receives no signals; stop it with "
+            "StopRequest.request()"
         )
     try:
         with run.progress, explain_oom(run.job):
             loop.run()
     except SystemExit as error:
         raise RunError(
-            f"training was ended by {error_in_words(error)}, which no part of a run may raise; a "
-            f"callback ends a run by loop.end(reason)"
+            f"training was ended by {error_in_words(error)}, which must not be raised inside a "
+            f"run; a callback ends a run with loop.end(reason)"
         ) from error
     except Exception as error:
         if was_quit(error):

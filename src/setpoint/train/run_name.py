@@ -31,7 +31,7 @@ from setpoint.config.words.plain_data import same
 from setpoint.track.config import MARK
 from setpoint.train.config import Job
 
-DRAWN = "drawn, since seed is null"
+DRAWN = "drawn, because seed is null"
 FINGERPRINT = f"[0-9a-f]{{{SHORT}}}"
 """Pattern of the fingerprint in the name of a run directory."""
 LOAD = "model.moe.load_sequences"
@@ -59,7 +59,7 @@ def run_directory_of(job: Job, digest: str | None = None) -> str:
     path = os.path.join(*[part for part in parts if part])
     if not can_be_path(path):
         raise SetpointError(
-            f"the run directory, workspace/experiment/name-fingerprint, cannot be called "
+            f"the run directory, workspace/experiment/name-fingerprint, cannot be named "
             f"{for_error(path)}: a name has at most {MAX_NAME} bytes, and a path {MAX_PATH}; "
             f"shorten the field workspace, experiment or name"
         )
@@ -221,7 +221,8 @@ def draw_seed(draft: Job) -> None:
 
         if launched() > 1:
             raise SetpointError(
-                "seed = null: each rank would draw another seed.\nValid: a number, or `setpoint "
+                "seed = null: each rank would draw a different seed.\nValid: a number, or "
+                "`setpoint "
                 "train ... --nproc N`, which draws one for all"
             )
         import secrets  # imports hashlib, and no other command draws a seed

@@ -210,7 +210,7 @@ def _notes(run: Run) -> Iterator[str]:
     if grown is not None:
         yield (
             f"model: the vocabulary grows from {grown['from']} to {grown['to']} tokens; new rows "
-            f"begin as the mean of the rows in {run.job.model.pretrained}"
+            f"are initialized to the mean of the rows in {run.job.model.pretrained}"
         )
     if run.components.adapter is not None:
         yield f"adapter: {run.components.adapter.line()}"
@@ -223,8 +223,8 @@ def _notes(run: Run) -> Iterator[str]:
         name for name in _program_callbacks_before(run) if name not in run.program_callbacks
     ]:
         yield (
-            f"callbacks that the session before had as objects, train(callbacks=...), are in no "
-            f"record and not called: {', '.join(lost)}"
+            f"callbacks passed as objects to the previous session, train(callbacks=...), are not "
+            f"recorded and will not be called: {', '.join(lost)}"
         )
     for line in overridden(run.job):
         yield f"overridden: {line}"
@@ -353,7 +353,7 @@ def refuse_outdated(run: Run) -> None:
     raise ContractRefused(
         f"{folder} cannot be resumed: the files of its prepared data have changed: {words}.\n"
         f"  Put the files back, or train a separate run.\n"
-        f"  To prepare today's files and resume this run with them: {command}",
+        f"  To prepare the current files and resume this run with them: {command}",
         command,
         [path],
     )
@@ -471,9 +471,9 @@ def refuse_data(
     words = "; ".join(describe_data(side) for side in changes)
     command, path = _accepting_command(folder, changes, accept)
     raise ContractRefused(
-        f"{folder} cannot be resumed: its data is not what it was trained on: {words}.\n"
+        f"{folder} cannot be resumed: its data has changed since it was trained: {words}.\n"
         f"  Put the files back, or train a separate run.\n"
-        f"  To resume this run anyway, with today's: {command}",
+        f"  To resume this run anyway, with the current files: {command}",
         command,
         [path],
     )
@@ -507,10 +507,10 @@ def refuse_idle(run: RunDirectory, accepted: Accepted, needed: Sequence[str] = (
         if path not in needed and not any(
             within(item, path) or within(path, item) for item in before
         ):
-            why = "nothing differs there from the record of"
+            why = "nothing there differs from the record of"
             if any(within(item.path, path) for item in accepted.differences):
-                why = "what differs there may change without it on a resume of"
-            raise SetpointError(f"--accept {path} has no effect: {why} {run.path}; leave it out")
+                why = "the fields that differ there may change without it on a resume of"
+            raise SetpointError(f"--accept {path} has no effect: {why} {run.path}; remove it")
 
 
 def _read_environment(run: RunDirectory) -> dict[str, Any]:

@@ -297,10 +297,9 @@ class FrozenParameters:
             if name not in trained
         }
         self.left_out = Base(base.name, base.directory, base.files, names) if names else None
-        changed = f"; {len(trained)} others have been trained, and are saved" if trained else ""
+        changed = f"; {len(trained)} others were trained and are saved" if trained else ""
         return (
-            f"checkpoints leave out {len(names)} frozen parameters, which come from "
-            f"{base.name}{changed}"
+            f"checkpoints omit {len(names)} frozen parameters, which come from {base.name}{changed}"
         )
 
     def _outline(self) -> nn.Module | None:
@@ -446,9 +445,9 @@ def restore(job: Job, states: Mapping[str, Stateful], checkpoint: LoadedCheckpoi
     weights_only = bool(checkpoint.state.get(WEIGHTS_ONLY))
     if weights_only and not is_over(job.duration, position):
         raise SetpointError(
-            f"{checkpoint.path} holds only the weights (checkpoint.last = weights), and no "
-            f"run resumes from these. Move it away to resume from the checkpoint before it, if "
-            f"there is one, or train a separate run that starts from them"
+            f"{checkpoint.path} contains only the weights (checkpoint.last = weights), so the run "
+            f"cannot resume from it. Move it away to resume from the previous checkpoint, if "
+            f"there is one, or train a separate run that starts from these weights"
         )
     for part in states.values():
         if not (weights_only and part.trained):

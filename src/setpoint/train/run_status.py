@@ -39,10 +39,10 @@ def stop_message(
     """
     step, _ = newest_whole(root)
     if not keeps:
-        where = "starts again" if step is None else f"goes on from step {step}"
+        where = "starts over" if step is None else f"continues from step {step}"
         return f"nothing is saved (checkpoint.save = false); {again} {where}"
     if step is None:
-        return f"nothing was trained; {again} starts again"
+        return f"nothing was trained; {again} starts over"
     if since is None or step <= since:
         return f"nothing was trained; {again} resumes at step {step}"
     return f"saved at step {step}; {again} resumes there"

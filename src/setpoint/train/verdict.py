@@ -128,14 +128,15 @@ class BadStepPolicy:
                 raise RunError(
                     f"step 1: {result.wrong}{ending}, before anything was trained: the weights of "
                     f"model.pretrained = {job.model.pretrained} may contain NaN or "
-                    f"have been read incorrectly. `setpoint replay RUN 1` names the first module "
-                    f"that is not finite"
+                    f"have been read incorrectly. `setpoint replay RUN 1` finds the first module "
+                    f"with non-finite values"
                 )
             another = ", compute in fp32 or bf16" if job.precision.compute == "fp16" else ""
             raise RunError(
                 f"step {result.step}: {result.wrong}{ending}; the step was not taken, and "
-                f"checkpoints hold the steps before it. Lower optimizer.lr ({job.optimizer.lr}), "
-                f"lengthen the warm-up{another}, or go on without such steps: "
+                f"checkpoints contain the steps before it. Lower optimizer.lr "
+                f"({job.optimizer.lr}), "
+                f"lengthen the warm-up{another}, or continue without such steps: "
                 f"{self.field} = skip or rollback"
             )
 

@@ -168,8 +168,8 @@ def warm_start(
     if is_over(job.duration, position):
         raise SetpointError(
             f"checkpoint.load = {job.checkpoint.load}: it is at step {position.step}, where "
-            f"duration = {job.duration} is over, so that nothing is left to train.\nValid: a "
-            f"longer duration, or position among checkpoint.exclude, which begins at step 0"
+            f"duration = {job.duration} has ended, so there is nothing left to train.\nValid: a "
+            f"longer duration, or add position to checkpoint.exclude, which starts at step 0"
         )
     return loaded, position
 
@@ -197,8 +197,8 @@ def refuse_changed(events: Path, loaded: Loaded) -> None:
     first = next((row for row in since_restart(events) if row.get("event") == "load"), None)
     if first is not None and first.get("manifest") != loaded.digest:
         raise SetpointError(
-            f"the run began from {first.get('checkpoint')}, and checkpoint.load means "
-            f"{loaded.source} now, which is another checkpoint.\nValid: a path to that very "
+            f"the run started from {first.get('checkpoint')}, but checkpoint.load now resolves to "
+            f"{loaded.source}, which is another checkpoint.\nValid: a path to exactly that "
             f"checkpoint (.../checkpoints/{directory_name(int(first.get('step', 0)))}) in a "
             f"separate run"
         )
@@ -233,13 +233,13 @@ def _select(
     entries = tuple(entry for entry in ENTRIES if entry in job.checkpoint.exclude)
     if saved.state.get(WEIGHTS_ONLY) and "optimizer" not in entries:
         raise SetpointError(
-            f"{path} holds only the weights (checkpoint.last = weights).\nValid: optimizer among "
-            f"checkpoint.exclude, which begins with a new one"
+            f"{path} contains only the weights (checkpoint.last = weights).\nValid: add optimizer "
+            f"to checkpoint.exclude, which starts with new state"
         )
     kind = type(components.optimizer).__name__
     if "optimizer" not in entries and saved.state["optimizer"]["type"] != kind:
         raise SetpointError(
-            f"it holds the state of {saved.state['optimizer']['type']}, and the optimizer is "
+            f"it has the state of {saved.state['optimizer']['type']}, but the optimizer is "
             f"{kind}.\nTo begin with a new state: --checkpoint.exclude.append optimizer"
         )
     if job.checkpoint.resharding == "refuse":
@@ -284,7 +284,7 @@ def _refuse_rows(job: Job, folder: Path, differences: list[Difference]) -> None:
     if moved:
         raise SetpointError(
             f"it is a checkpoint {other_rows(moved)}.\nValid: {', '.join(moved)} as there, or "
-            f"loader among checkpoint.exclude, which begins at the start of the data"
+            f"add loader to checkpoint.exclude, which starts at the beginning of the data"
         )
 
 
@@ -319,7 +319,7 @@ def _excluded_weights(job: Job, components: Components, saved: LoadedCheckpoint)
         more = f"; and {len(misfits) - 2} more" if len(misfits) > 2 else ""
         raise SetpointError(
             f"{saved.path} does not fit the model: {shown}{more}.\nValid: the model of the "
-            f"checkpoint, or patterns in checkpoint.exclude for what is to start fresh"
+            f"checkpoint, or patterns in checkpoint.exclude for parts that start fresh"
         )
     return left
 
@@ -375,9 +375,9 @@ def _excluded(job: Job, names: Iterable[str], of_optimizer: bool) -> set[str]:
             close = nearest(pattern, dict.fromkeys(known), 1)
             hint = f" Did you mean {close[0]}?" if close else ""
             raise SetpointError(
-                f"checkpoint.exclude.{index} = {entry!r} is found in none of the {len(names)} "
-                f"names of weights.{hint}\nValid: {', '.join(ENTRIES)}, or a regular expression "
-                f"that is found in a name such as {', '.join(names[:3])}"
+                f"checkpoint.exclude.{index} = {entry!r} matches none of the {len(names)} names "
+                f"of weights.{hint}\nValid: {', '.join(ENTRIES)}, or a regular expression that "
+                f"matches a name such as {', '.join(names[:3])}"
             )
         excluded |= set(matches)
     return excluded

@@ -205,7 +205,7 @@ def test_noise_decays_to_its_last_value() -> None:
 def test_what_a_section_cannot_say_is_refused() -> None:
     for config, said in (
         (NF4(exclude=("(",)), r"(?s)exclude.0.*is not a regular expression"),
-        (NF4(group_size=33), "33 is odd, and two weights are stored in a byte"),
+        (NF4(group_size=33), "33 is odd, but two weights are stored in each byte"),
     ):
         with pytest.raises(SetpointError, match=said):
             resolve(config)

@@ -107,7 +107,7 @@ def test_matrices_whose_scales_differ_are_not_kept_as_one(tmp_path: Path) -> Non
     folder = qwen3_moe(tmp_path, "nvfp4")
     name = "model.layers.0.mlp.experts.1.up_proj.weight_global_scale"
     rewrite(folder, {name: torch.tensor([900.0])})
-    said = "gate_up_proj consists of 2 matrices of the files, whose scales"
+    said = "gate_up_proj consists of 2 matrices in the files, whose scales"
     with pytest.raises(SetpointError, match=said):
         started(folder, resolve(NVFP4()))
     job = small_job(

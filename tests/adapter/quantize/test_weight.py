@@ -124,7 +124,7 @@ def test_what_is_not_finite_is_refused() -> None:
     module = nn.Linear(64, 32)
     with torch.no_grad():
         module.weight[3, 4] = torch.inf
-    with pytest.raises(SetpointError, match=r"up\.weight holds numbers that are not finite"):
+    with pytest.raises(SetpointError, match=r"up\.weight contains non-finite numbers"):
         quantize_module(CONFIGS[0], module, "up")
 
 

@@ -144,7 +144,7 @@ def test_what_is_not_imported_is_left_to_verify() -> None:
         ("--optimizer.lr=-1", "it must be > 0"),
         ("--optimizer.rate=https://a:hunter2@b", "holds a password inside a URL"),
         ("--act={type=import, target=nothing}", "is not an import path"),
-        ("--act={type=import, target=os.system}", "os.system may not be imported"),
+        ("--act={type=import, target=os.system}", "os.system must not be imported"),
         ("--act={type=import}", "is required and has no value"),
     ],
 )

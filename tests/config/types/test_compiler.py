@@ -113,12 +113,12 @@ def test_names_mean_what_their_module_says(
 WRONG: list[tuple[object, dict[str, Any], str]] = [
     (str, {"default": "a", "ge": 1}, "and this is a str"),
     (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),
-    (tuple[int, ...], {"default": (1,), "ge": 1}, "those of items are item_gt"),
+    (tuple[int, ...], {"default": (1,), "ge": 1}, "for items use item_gt"),
     (int, {"default": 1, "pattern": "a"}, "a pattern applies to str, and this is an int"),
     (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is not a regular expression"),
     (str | None, {"default": None, "pattern": "["}, "is not a regular expression"),
-    (int, {"default": 1, "item_ge": 1}, "for lists and mappings of numbers"),
-    (list[str], {"factory": list, "item_ge": 1}, "for lists and mappings of numbers"),
+    (int, {"default": 1, "item_ge": 1}, "apply to lists and mappings of numbers"),
+    (list[str], {"factory": list, "item_ge": 1}, "apply to lists and mappings of numbers"),
 ]
 
 

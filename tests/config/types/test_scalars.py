@@ -87,7 +87,7 @@ def test_values_that_fit_are_stored(kind: FieldType, value: Any, stored: Any) ->
         (FloatType(), W("1.0_5"), "is not a float: got 1.0_5"),
         (IntType(), W("\uff15"), "is not an int: got \uff15"),
         (IntType(), W("1_0"), "is not an int: got 1_0"),
-        (FloatType(), W("nan"), "is nan, which a configuration cannot hold"),
+        (FloatType(), W("nan"), "is nan, which a configuration cannot contain"),
         (FloatType(), W("1e999"), "is too large for a floating-point number"),
         pytest.param(FloatType(), 10**400, "is too large for a floating-point", id="float"),
         (BoolType(), 1, "is not a bool: got 1"),

@@ -146,7 +146,7 @@ def test_any_text_gives_tokens_as_in_transformers(
         try:
             return documents(tmp_path, rows, tokenizer, template=template, untrained="drop")
         except SetpointError as error:
-            assert "drop leaves out all" in str(error)
+            assert "drop would remove all" in str(error)
             return []
 
     declared, found = kept(GENERATIONS["chatml"]), kept("chatml")
@@ -412,18 +412,18 @@ def test_answers_of_a_template_of_another_form(tmp_path: Path, folders: dict[str
 
 
 WRONG: dict[str, tuple[Any, str, str]] = {
-    "no shape": ({"text": "a"}, "plain", r"line 2: has the fields 'text'; one of these is needed"),
+    "no shape": ({"text": "a"}, "plain", r"the fields 'text', but one of these comb"),
     "preferences": ({"chosen": []}, "plain", "has preferences"),
     "no role": ({"messages": [{"content": "a"}]}, "plain", r"'messages.0.role'.* missing"),
     "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "plain",
                  r"'messages.0.content.0': text is needed.*'image'"),
     "unknown speaker": ({"conversations": [{"from": "dog", "value": "a"}]}, "plain",
-                        r"'conversations.0.from': 'dog' is none of human, user"),
-    "label": ({"input_ids": [1, 2], "labels": [2, -100]}, "plain", "place 0 has 2, and input_ids"),
+                        r"'conversations.0.from': 'dog' is not one of human, user"),
+    "label": ({"input_ids": [1, 2], "labels": [2, -100]}, "plain", "place 0 has 2, but input_ids"),
     "masked": ({"input_ids": [1, 2], "labels": [-100, -100]}, "plain",
                "all of its labels are -100"),
-    "a float": ({"input_ids": [1, 2.5]}, "plain", r"2.5 is in it"),
-    "no answer": (chat(("user", "a")), "plain", r"nothing in it is trained on: no answer"),
+    "a float": ({"input_ids": [1, 2.5]}, "plain", r"it contains 2.5"),
+    "no answer": (chat(("user", "a")), "plain", r"it has no trained tokens: no answer"),
     "raises": (chat(("tool", "a")), "alpaca", "raises: alpaca has the roles .* no tool"),
     "role lost": (chat(("tool", "a"), ("assistant", "b")), "plain",
                   "it writes messages of the role 'tool' as if they had the role 'user'"),
@@ -439,7 +439,7 @@ WRONG: dict[str, tuple[Any, str, str]] = {
                    "outside of {% generation %}"),
     "reserved": (chat(("user", "\ufdd0"), ("assistant", "b")), "plain", r"holds U\+FDD0"),
     "weight": ({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}, "plain",
-               r"message 0: weight is 0.5, and not 0, 1, false or true"),
+               r"message 0: weight is 0.5, not 0, 1, false or true"),
     "weight of a question": ({"messages": [{"role": "user", "content": "a", "train": True}]},
                              "plain", r"only answers of the assistant can be trained on"),
     "reasoning": ({"messages": [{"role": "assistant", "content": "a", "reasoning": "b"}]}, "plain",
@@ -596,7 +596,7 @@ def test_rows_without_a_target_can_be_dropped(tmp_path: Path) -> None:
     rows = [chat(("user", "a")), {"input_ids": [1], "labels": [-100]}, TURNS]
     (found,) = documents(tmp_path, rows, template="plain", untrained="drop")
     assert found.name.endswith("#000002")
-    with pytest.raises(SetpointError, match=r"0\.untrained: drop leaves out all of the 2 rows"):
+    with pytest.raises(SetpointError, match=r"0\.untrained: drop would remove all 2 rows"):
         documents(tmp_path, rows[:2], template="plain", untrained="drop")
 
 
@@ -612,7 +612,7 @@ def test_a_template_that_is_no_jinja_is_found_by_check(tmp_path: Path) -> None:
     ("template", "said"),
     [
         ("chatml", "the chat template 'chatml' writes <|im_start|>, <|im_end|>, and the tokenizer"),
-        ("chatlm", "'chatlm' is the name of no chat template, and no file"),
+        ("chatlm", "'chatlm' is neither the name of a chat template nor a file"),
         ("{% if 1 %}role,content{% endif %} messages", "never writes `messages`, so it is not a"),
         ("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}", "writes bos_token"),
         # A template runs in a sandbox.

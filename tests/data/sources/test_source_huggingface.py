@@ -83,7 +83,7 @@ def test_the_hub_without_a_connection(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("datasets.config.HF_HUB_OFFLINE", True)
     said = refusal("some-owner/some-name")
     assert said.startswith("data.sources: the data set 'some-owner/some-name' cannot be loaded: ")
-    assert "HF_HUB_OFFLINE is set, and the data set is not in the hub's cache" in said
+    assert "HF_HUB_OFFLINE is set, and the data set is not in the local cache" in said
     assert "Valid: the id of a data set on the hub" in said
 
 

@@ -54,17 +54,17 @@ def test_shards_divide_the_documents_and_do_not_move() -> None:
 
 
 def test_a_filter_that_leaves_nothing_is_an_error() -> None:
-    with pytest.raises(SetpointError, match="of 5 documents none is left \\(5 too short\\)"):
+    with pytest.raises(SetpointError, match="of 5 documents, none remain \\(5 too short\\)"):
         kept(shortest=99)
 
 
 @pytest.mark.parametrize(
     ("fields", "words"),
     [
-        ({"too_long": "truncate"}, "there is no longest"),
-        ({"shard": 1}, "there is one part"),
+        ({"too_long": "truncate"}, "longest is null"),
+        ({"shard": 1}, "there is only one part"),
         ({"shards": 2, "shard": 2}, "there are 2"),
-        ({"shortest": 5, "longest": 4}, "is below shortest = 5"),
+        ({"shortest": 5, "longest": 4}, "is less than shortest = 5"),
     ],
 )
 def test_limits_that_make_no_sense(fields: dict[str, Any], words: str) -> None:

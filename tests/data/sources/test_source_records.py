@@ -123,7 +123,7 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
 @pytest.mark.parametrize(
     ("name", "data", "words"),
     [
-        ("a.jsonl", b"", "holds no rows"),
+        ("a.jsonl", b"", "has no rows"),
         ("a.jsonl", b'{"text": "a"}\n{"text": \n', "line 2 is not JSON: Expecting value"),
         ("a.jsonl", b'{"text": "a"}\n{"te', "Unterminated string starting at character 2"),
         ("a.json", b'[{"text": "a"} {"text": "b"}]', "row 2 is not JSON: , or ] is missing"),
@@ -132,9 +132,9 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
         ("a.json", b'{\n"text": "a"}', "line 1 is not JSON(.|\n)*format = 'text'"),
         ("a.json", b"[[]]", "row 1 is a list, not a JSON object"),
         ("a.jsonl", b'{"text": "a"}\n{"text": "\xff"}\n', "line 2 is not UTF-8: byte 0xff at"),
-        ("a.jsonl", b"[" * 99_999, "row 1 is not JSON: its values are nested too deep"),
+        ("a.jsonl", b"[" * 99_999, "row 1 is not JSON: its values are nested too deeply"),
         ("a.csv", b"", "the first row of text/a.csv is empty"),
-        ("a.csv", b"id,text\n", "holds no rows"),
+        ("a.csv", b"id,text\n", "has no rows"),
         (
             "a.csv",
             b"id,txt\n1,a\n",
@@ -142,7 +142,7 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
         ),
         ("a.csv", b"id;txt\n1;a\n", "a.csv separates columns by ';': id;txt"),
         ("a.csv", b"text,text\n1,a\n", "names the column 'text' twice"),
-        ("a.csv", b"id,text\n1,a\n2\n", "row 2 cannot be read: 2 columns are named, and it has 1"),
+        ("a.csv", b"id,text\n1,a\n2\n", "row 2 cannot be read: 2 columns are named, but it has 1"),
         ("a.parquet", b"PAR1" + b"x" * 99, "cannot read .*a.parquet: "),
         ("a.parquet.gz", b"", "the file without the compression around it"),
         ("a.arrow", b"nonsense", "cannot read .*a.arrow: "),

@@ -44,7 +44,7 @@ def test_files_folders_and_globs_of_memory(memory: fsspec.AbstractFileSystem) ->
 
 @pytest.mark.parametrize("path", ["memory://bucket/none.txt", "memory://nowhere/*.txt"])
 def test_a_url_that_leads_nowhere(memory: fsspec.AbstractFileSystem, path: str) -> None:
-    with pytest.raises(SetpointError, match=r"data\.sources\.paths\.0: '.*' leads to no file"):
+    with pytest.raises(SetpointError, match=r"data\.sources\.paths\.0: '.*' matches no file"):
         read(path)
 
 
@@ -71,7 +71,7 @@ def test_files_of_a_server(tmp_path: Path, server: str) -> None:
     assert read(f"{server}/a.txt?download=true") == [("text/a.txt", "text a")]
     assert read(f"{server}/*.txt") == [("text/a.txt", "text a"), ("text/b.txt", "text b")]
     assert read(f"{server}/c.parquet") == [("text/c.parquet#000000", "row")]
-    with pytest.raises(SetpointError, match="leads to no file"):
+    with pytest.raises(SetpointError, match="matches no file"):
         read(f"{server}/none.txt")
 
 

@@ -116,7 +116,7 @@ def test_what_is_not_utf8_is_named_with_its_offset(
         ("corpus/*.rst", r"paths\.0: 'corpus/\*\.rst' matches no file(.|\n)*a\.txt"),
         ("~nobody-of-this-name/a.txt", r"'~nobody-of-this-name/a\.txt' does not exist"),
         ("x" * 5000, r"'x+' does not exist"),
-        ("a\0b", r"holds a zero byte"),
+        ("a\0b", r"contains a null byte"),
         ("none/**/*.txt", r"matches no file \(searched below .*/none\)"),
         ("empty", r"the folder 'empty' holds no file that is not hidden"),
     ],
@@ -223,5 +223,5 @@ def test_texts_that_are_seldom_meant_are_cautions(tmp_path: Path) -> None:
     list(documents_of(section, "data.sources.0", ByteTokenizer(), notes))
     assert notes == [
         "caution: text: 1 of 3 documents with NUL bytes, as in UTF-16 read as UTF-8: text/a.txt",
-        "caution: text: 1 of 3 documents of white space only: text/b.txt",
+        "caution: text: 1 of 3 documents with only whitespace: text/b.txt",
     ]

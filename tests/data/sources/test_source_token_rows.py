@@ -118,8 +118,8 @@ def test_shifted_labels_are_the_targets_of_their_places(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("row", "message"),
     [
-        ({"input_ids": [1, 2, 3], "labels": [2, 2, 3]}, "place 1 has 2, and input_ids has 3 at"),
-        ({"input_ids": [1, 2, 3]}, "'labels': is missing, and shifted_labels = true reads it"),
+        ({"input_ids": [1, 2, 3], "labels": [2, 2, 3]}, "place 1 has 2, but input_ids has 3 at"),
+        ({"input_ids": [1, 2, 3]}, "'labels': is missing, but shifted_labels = true needs it"),
     ],
 )
 def test_labels_that_are_not_shifted(tmp_path: Path, row: dict[str, Any], message: str) -> None:
@@ -148,12 +148,18 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
         {"attention_mask": [1, 2, 1]},
         "field 'attention_mask': place 1 has 2, and 0 or 1 is needed",
     ),
-    "label": ({"labels": [1, 9, 3]}, "field 'labels': place 1 has 9, and input_ids has 2 there"),
-    "masked": ({"labels": [-100] * 3}, "field 'labels': all are -100, so nothing in it is trained"),
-    "mask": ({"attention_mask": [0, 0, 0]}, "field 'input_ids': holds no token"),
+    "label": ({"labels": [1, 9, 3]}, "field 'labels': place 1 has 9, but input_ids has 2 there"),
+    "masked": (
+        {"labels": [-100] * 3},
+        "field 'labels': all are -100, so no token would be trained",
+    ),
+    "mask": ({"attention_mask": [0, 0, 0]}, "field 'input_ids': contains no tokens"),
     "positions": ({"position_ids": [0, 1, 3]}, "field 'position_ids': 3 where 2 follows, or 0"),
-    "float": ({"input_ids": [1, 2.5, 3]}, "field 'input_ids': a list of int is needed, and 2.5"),
-    "missing": ({"input_ids": None}, "field 'input_ids': a list of int is needed, and it is m"),
+    "float": (
+        {"input_ids": [1, 2.5, 3]},
+        "field 'input_ids': a list of int is needed, but it contains 2.5",
+    ),
+    "missing": ({"input_ids": None}, "field 'input_ids': a list of int is needed, but it is m"),
 }
 
 
@@ -170,7 +176,7 @@ def test_what_is_wrong_in_a_row_is_named(tmp_path: Path, name: str) -> None:
 def test_tokens_beyond_the_vocabulary_are_named(tmp_path: Path, kind: Kind) -> None:
     rows = [{"input_ids": [1]}, {"input_ids": [1, 257]}]
     with pytest.raises(
-        SetpointError, match=r"(line|row) 2 holds the token 257 at position 1, and the voc"
+        SetpointError, match=r"(line|row) 2 contains the token 257 at position 1, but the voc"
     ):
         documents(kind(tmp_path, rows))
 

@@ -73,7 +73,7 @@ def test_a_header_says_the_dtype(tmp_path: Path) -> None:
     assert read(tmp_path / "a.bin") == DOCUMENTS
     assert "uint32 is not the dtype in" in refusal(tmp_path / "a.bin", token_dtype="uint32")
     write_headed(tmp_path / "a.bin", IDS, count=99)
-    assert "cut short: it holds 10 of the 99 tokens" in refusal(tmp_path / "a.bin")
+    assert "truncated: it contains 10 of the 99 tokens" in refusal(tmp_path / "a.bin")
 
 
 def test_megatron_says_the_documents(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_megatron_says_the_documents(tmp_path: Path) -> None:
     write_index(tmp_path / "a", [1, 9, 2], [3], [0, 1])
     assert read(tmp_path / "a.bin") == [[1, 9, 2]]
     (tmp_path / "a.bin").write_bytes(b"\0" * 8)
-    assert "cut short: it holds 2 of the 3 tokens in its index" in refusal(tmp_path / "a.bin")
+    assert "truncated: it contains 2 of the 3 tokens in its index" in refusal(tmp_path / "a.bin")
     index = (tmp_path / "a.idx").read_bytes()
     (tmp_path / "a.idx").write_bytes(index[:40])
     assert "the index" in refusal(tmp_path / "a.bin")
@@ -105,12 +105,12 @@ def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
     [
         (
             np.array([1, 60_000], np.uint32),
-            "holds the token 60000 at position 1, and the vocabulary",
+            "contains the token 60000 at position 1, but the vocabulary",
         ),
-        (np.array([1, -1], np.int32), "holds the token -1 at position 1"),
-        (np.array([1.0]), "holds an array of float64"),
+        (np.array([1, -1], np.int32), "contains the token -1 at position 1"),
+        (np.array([1.0]), "contains an array of float64"),
         (np.array([], np.uint16), "with shape (0,)"),
-        (np.array([9, 9], np.uint16), "holds no tokens but separators"),
+        (np.array([9, 9], np.uint16), "has no tokens but separators"),
     ],
 )
 def test_wrong_tokens_are_named(tmp_path: Path, ids: Any, words: str) -> None:
@@ -144,13 +144,13 @@ def test_a_shard_cut_short(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(IDS, np.uint16))
     data = (tmp_path / "a.npy").read_bytes()
     (tmp_path / "a.npy").write_bytes(data[:-3])
-    assert "cut short: it holds 8 of the 10 tokens" in refusal(tmp_path / "a.npy")
+    assert "truncated: it contains 8 of the 10 tokens" in refusal(tmp_path / "a.npy")
     (tmp_path / "a.npy").write_bytes(data[:20])
     assert "the header of" in refusal(tmp_path / "a.npy")
     (tmp_path / "a.npy").write_bytes(b"x" * 99)
-    assert "is no .npy file" in refusal(tmp_path / "a.npy")
+    assert "is not a .npy file" in refusal(tmp_path / "a.npy")
     (tmp_path / "a.bin").write_bytes(b"123")
-    assert "it is cut short, or has another dtype" in refusal(
+    assert "it is truncated, or has another dtype" in refusal(
         tmp_path / "a.bin", token_dtype="uint16"
     )
     (tmp_path / "a.bin").write_bytes(b"")
@@ -176,4 +176,4 @@ def test_a_cache_of_prepared_data_is_no_folder_of_tokens(tmp_path: Path) -> None
     (folder / MANIFEST).write_text(f'{{"kind": "{KIND}"}}')
     np.save(folder / "train.npy", np.array(IDS, np.uint16))
     said = refusal(tmp_path / "cache")
-    assert "one in it is prepared data" in said and f"paths = ['{folder}']" in said
+    assert "one, a folder in it, is prepared data" in said and f"paths = ['{folder}']" in said

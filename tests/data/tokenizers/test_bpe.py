@@ -105,10 +105,10 @@ def test_conversations_are_learned_from_without_their_template(tmp_path: Path) -
 def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetpointError, match=r"200 is less than 258: 256 bytes and <\|endoftext\|>"):
         train_bpe(data(tmp_path), 200, special=["<|x|>"])
-    with pytest.raises(SetpointError, match="no text on the training side"):
+    with pytest.raises(SetpointError, match="no training text"):
         train_bpe(data(tmp_path, ["", "", ""]), 300)
     row = '{"input_ids": [1, 2]}'
     (tmp_path / "chats.jsonl").write_text(row)
     tokens = resolve(Data(sources=(Conversations(paths=(f"{tmp_path}/chats.jsonl",)),)))
-    with pytest.raises(SetpointError, match="no text on the training side"):
+    with pytest.raises(SetpointError, match="no training text"):
         train_bpe(tokens, 300)

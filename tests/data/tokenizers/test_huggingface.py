@@ -76,7 +76,7 @@ def test_separator(tmp_path: Path) -> None:
     settings.write_text(json.dumps({"bos_token": BEGIN}))
     assert built(folder).separator == begins.separator
     settings.unlink()
-    with pytest.raises(SetpointError, match=r"names neither\.\nValid: <\|endoftext\|>, <\|begin"):
+    with pytest.raises(SetpointError, match=r"defines neither\.\nValid: <\|endoftext\|>, <\|begin"):
         built(folder)
     with pytest.raises(SetpointError, match="'<end>' is not in"):
         built(folder, separator="<end>")

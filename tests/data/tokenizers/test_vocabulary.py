@@ -58,10 +58,10 @@ def test_files_that_are_none(tmp_path: Path, text: str, words: str) -> None:
 
 
 def test_places_that_hold_none(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="holds no tokenizer.json"):
+    with pytest.raises(SetpointError, match="has no tokenizer.json"):
         find_tokenizer(str(tmp_path))
     with pytest.raises(
-        SetpointError, match=r"there is no ./nowhere.\n.*`setpoint tokenizer train`"
+        SetpointError, match=r"./nowhere does not exist.\n.*`setpoint tokenizer train`"
     ):
         find_tokenizer("./nowhere")
 
@@ -102,7 +102,7 @@ def test_what_a_check_finds(tmp_path: Path) -> None:
     assert found(path=folder) == []
     assert found(path="somebody/something") == []  # a hub id is looked for by the run
     assert found(path=folder, separator="<end>") == [f"separator: '<end>' is not in {folder}."]
-    assert found(path=f"{folder}/none") == [f"path: there is no {folder}/none."]
+    assert found(path=f"{folder}/none") == [f"path: {folder}/none does not exist."]
 
 
 @given(data=st.binary())

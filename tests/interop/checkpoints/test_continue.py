@@ -295,7 +295,7 @@ def test_a_checkpoint_without_state_asks_for_a_new_one(
     assert main(["checkpoint", "import", "model.pt", "start", "--job", "job.toml"]) == 0
     assert "step 0, weights of 21 tensors, no optimizer state" in capsys.readouterr().out
     assert main(["train", "job.toml", "--checkpoint.load", "start"]) == 2
-    assert "optimizer among checkpoint.exclude" in capsys.readouterr().err
+    assert "add optimizer to checkpoint.exclude" in capsys.readouterr().err
     words = ["--checkpoint.load", "start", "--checkpoint.exclude", '["optimizer"]']
     words += ["--duration", "1", "--seed", "5"]  # other rows: there is no place among them
     assert main(["train", "job.toml", *words]) == 0

@@ -38,17 +38,17 @@ def test_pickles_that_run_code(tmp_path: Path, capsys: pytest.CaptureFixture[str
     torch.save(hostile, tmp_path / "ckpt.pt")
     out = tmp_path / "out"
     text = refused(capsys, tmp_path / "ckpt.pt", out)
-    assert "Opening it would run code, so it is not opened" in text
+    assert "Loading it could run code, so it was not loaded" in text
     assert "getattr" in text  # by which the function is named in the file
     for name in ("lit_model.pth", "model.pt"):
         torch.save({"x": Hostile(made)}, tmp_path / name)
-        assert "would run code" in refused(capsys, f"litgpt:{tmp_path / name}", out)
+        assert "could run code" in refused(capsys, f"litgpt:{tmp_path / name}", out)
     folder = written.save_distributed({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "dcp")
     for content in (Hostile(made), {"state_dict_metadata": Hostile(made)}):
         (folder / ".metadata").write_bytes(pickle.dumps(content))
         for name in ("", "torchtitan:", "megatron:"):
             text = refused(capsys, f"{name}{folder}", out)
-            assert "pathlib.Path.touch. Opening it would run code" in text
+            assert "pathlib.Path.touch. Loading it could run code" in text
     assert not made.exists()
     assert not out.exists()
 
@@ -62,7 +62,7 @@ def test_tensors_of_distributed_checkpoints_that_run_code(
     content = pickle.dumps(Hostile(tmp_path / "made"), protocol=2)
     path.write_bytes(content + path.read_bytes()[len(content) :])  # in place of the first tensor
     config = written.config_json(model, tmp_path / "config")
-    assert "would run code" in refused(capsys, folder, tmp_path / "out", "--model", config)
+    assert "could run code" in refused(capsys, folder, tmp_path / "out", "--model", config)
     assert not (tmp_path / "made").exists()
 
 
@@ -71,7 +71,7 @@ def test_advice_to_read_unsafely_is_not_passed_on(
 ) -> None:
     (tmp_path / "lit_model.pth").write_text("print('a program, and no pickle')")
     text = refused(capsys, f"litgpt:{tmp_path / 'lit_model.pth'}", tmp_path / "out")
-    assert "is damaged, or is not a file of torch.save" in text
+    assert "is damaged, or was not written by torch.save" in text
     assert "weights_only" not in text
 
 
@@ -121,7 +121,7 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     model = written.decoder()
     torch.save(written.tune(model), tmp_path / "model.pt")
     text = refused(capsys, tmp_path / "model.pt", out)
-    assert "does not say which model it is for. Valid: --model MODEL" in text
+    assert "does not record its model. Valid: --model MODEL" in text
     text = refused(capsys, f"torchtune:{tmp_path / 'none.pt'}", out)
     assert "there is no file or directory" in text
     assert "Did you mean torchtune" in refused(capsys, f"torchtun:{tmp_path / 'model.pt'}", out)
@@ -137,7 +137,7 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     (folder / "hf" / "config.json").write_text("{}")
     (folder / "hf" / "pytorch_model.bin").write_bytes(pickle.dumps(1))
     text = refused(capsys, folder / "hf", out)
-    assert "a pickle, which is not read" in text and ".save_pretrained(...)" in text
+    assert "a pickle file, which is not loaded" in text and ".save_pretrained(...)" in text
     save_file({"a": torch.ones(1)}, folder / "hf" / "model.safetensors")
     assert "needs no conversion. Valid: `setpoint import" in refused(capsys, folder / "hf", out)
     (tmp_path / "empty").mkdir()
@@ -147,7 +147,7 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     arguments = {**written.nano_args(), "use_rmsnorm": True}
     torch.save({"model": {"w": torch.ones(1)}, "model_args": arguments}, tmp_path / "ckpt.pt")
     text = refused(capsys, tmp_path / "ckpt.pt", out)
-    assert "model_args has use_rmsnorm, so that it is of a program that differs" in text
+    assert "model_args has use_rmsnorm, so it was written by a program that differs" in text
     family = written.config_json(written.decoder("gemma"), tmp_path / "gemma")
     text = refused(capsys, tmp_path / "model.pt", out, "--model", family)
     assert "torchtune checkpoints of the model family gemma are not supported" in text
@@ -162,7 +162,7 @@ def test_other_models_than_the_job(
     torch.save(content, "ckpt.pt")
     text = refused(capsys, "ckpt.pt", "out", "--job", "tiny", "--model.dim", "64")
     assert "ckpt.pt is for another model than the job's" in text
-    assert "model.activation = swiglu; there it is gelu" in text
+    assert "model.activation = swiglu, but gelu in the checkpoint" in text
     sizes = ["--model.dim=64", "--model.layers=2", "--model.heads=4", "--model.kv_heads=4",
              "--model.ffn_dim=256", "--model.activation=gelu", "--model.ffn_bias=true",
              "--model.qkv_bias=true", "--model.attention_output_bias=true", "--model.norm",

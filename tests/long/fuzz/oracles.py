@@ -11,7 +11,7 @@ from setpoint.config.files.file_document import FileDocument, FileError
 # Why ours refuses what the format allows.
 _NARROWER = {
     "toml": (
-        *("is not a type that fields have", "too large for", "nested deeper"),
+        *("is not a type of any field", "too large for", "nested deeper"),
         "more digits than can be written",
     ),
     "json": (

@@ -290,7 +290,7 @@ class WorkerKilled(AtPoint):
 
     name = "a data worker is killed"
     ends = frozenset({1})
-    cause = "by SIGKILL, which the system sends when memory runs out"
+    cause = "by SIGKILL, which the system sends when it runs out of memory"
     story = "workers"
     kind = "update"
     outcome = "1 with the document; resumes"
@@ -322,7 +322,7 @@ class Memory(AtPoint):
     name = "no more memory (RLIMIT_AS)"
     may_hang = True
     ends = frozenset({0, 1})
-    cause = "too little memory"
+    cause = "not enough memory"
     outcome = "1 with what helps, or none needed; resumes"
 
     def draw(self) -> None:
@@ -363,7 +363,7 @@ class Damaged(Fault):
         """It goes on from the one before, and says so."""
         super().judge(session)
         if self.has_happened:
-            assert "is corrupt and is skipped" in session.printed, session.printed
+            assert "is corrupt, skipping it" in session.printed, session.printed
 
 
 class Torn(Fault):

@@ -29,7 +29,7 @@ LONGEST = 60.0
 GRACE = 2.0
 """Seconds after which a launcher kills a rank that goes on where the others have ended."""
 TRACE = "Traceback (most recent call last)"
-LOST = re.compile("has lost the others|has not met the others")
+LOST = re.compile("lost its connection to the others|did not connect to the others")
 TEMPORARY = re.compile(r"\.tmp-?[0-9]*$|\.partial$")
 HIT = "hit"
 

@@ -223,7 +223,7 @@ def test_kinds_share_a_rotation_unless_their_bases_differ():
     [
         ({"positions": torch.arange(8)}, r"positions have shape \(8,\); tokens need \(2, 9\) or"),
         ({"documents": torch.arange(9)}, r"documents have shape \(9,\); tokens need \(2, 9\)$"),
-        ({"positions": torch.arange(9) - 1}, "must not be negative; give padding by"),
+        ({"positions": torch.arange(9) - 1}, "must not be negative; mark padding in"),
     ],
 )
 def test_places_that_do_not_fit_are_refused(places, message):

@@ -115,7 +115,7 @@ def test_what_does_not_fit_the_cache_is_refused():
     cache.extend((2, 3), CPU, None, None)
     with pytest.raises(ValueError, match="the cache holds 2 rows; got 3"):
         cache.extend((3, 1), CPU, None, None)
-    with pytest.raises(ValueError, match="documents are given with each call"):
+    with pytest.raises(ValueError, match="documents must be given with all calls"):
         cache.extend((2, 1), CPU, None, torch.zeros(2, 1))
     assert cache.length == 3
 
@@ -127,9 +127,9 @@ def test_positions_cannot_go_back_behind_a_window():
     assert cache.trim(layout, "sliding", 3) == 7
     assert cache.trim(layout, "chunked", 4) == 8
     layout = cache.extend((1, 1), CPU, torch.tensor([5]), None)
-    with pytest.raises(ValueError, match="go back behind the window of 3"):
+    with pytest.raises(ValueError, match="go back beyond the window of 3"):
         cache.trim(layout, "sliding", 3)
-    with pytest.raises(ValueError, match="go back behind the chunk of 4"):
+    with pytest.raises(ValueError, match="go back beyond the chunk of 4"):
         cache.trim(layout, "chunked", 4)
 
 

@@ -53,7 +53,7 @@ def test_what_runs_without_a_gpu(packages):
     [
         ("flash_attention_2", "flash_attn", "not installed (pip install flash-attn)"),
         ("flex", "triton", "Triton, which is not installed (pip install triton)"),
-        ("varlen", "torch.nn.attention.varlen", "has no varlen_attn, which came with 2.10"),
+        ("varlen", "torch.nn.attention.varlen", "has no varlen_attn, which was added in 2.10"),
     ],
 )
 def test_packages(name, package, message, packages):
@@ -149,7 +149,7 @@ def test_grouped_heads_are_repeated_for_the_kernel_that_needs_it(monkeypatch):
 
 def test_the_flash_kernel_of_a_gpu_takes_no_mask():
     assert SDPA("sdpa_flash").prepare_mask(_layout(CUDA), None).is_causal
-    with pytest.raises(SetpointError, match="sdpa_flash accepts no mask on a GPU"):
+    with pytest.raises(SetpointError, match="sdpa_flash does not support masks on a GPU"):
         SDPA("sdpa_flash").prepare_mask(_layout(CUDA), 2)
 
 
@@ -205,7 +205,7 @@ def test_flash_kernels_need_half_precision(name, monkeypatch):
     tried = []
     monkeypatch.setattr(probe, "_attempt", lambda *given: tried.append(given[1:]))
     changes = {"attention_backend": name, "head_dim": 8}
-    expected = ["it computes in bf16 or fp16; set precision.compute"]
+    expected = ["it supports only bf16 and fp16; set precision.compute"]
     assert reasons("cuda", **changes) == expected
     assert reasons("cuda", "bf16", **changes) == []
     assert tried == [(torch.device("cuda"), torch.bfloat16, True)]

@@ -65,7 +65,7 @@ def test_windows_over_gaps_are_refused(padded):
     positions = torch.arange(LENGTH)[None] * 2
     places = layout(positions=positions, padded=padded)
     assert find_sequences(places, None).window == (-1, 0)
-    with pytest.raises(SetpointError, match="positions must follow on each other"):
+    with pytest.raises(SetpointError, match="positions must be consecutive"):
         find_sequences(places, 3)
 
 

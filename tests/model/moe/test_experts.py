@@ -94,9 +94,9 @@ def test_where_it_is_offered_it_works_forward_and_backward(dtype: torch.dtype) -
 @pytest.mark.parametrize(
     ("rows", "columns", "dtype", "words"),
     [
-        (16, 24, torch.float64, "does not compute in torch.float64"),
-        (16, 6, torch.float32, "multiples of 4 in torch.float32, and one is 6"),
-        (12, 16, torch.bfloat16, "multiples of 8 in torch.bfloat16, and one is 12"),
+        (16, 24, torch.float64, "does not support torch.float64"),
+        (16, 6, torch.float32, "multiples of 4 in torch.float32, but one is 6"),
+        (12, 16, torch.bfloat16, "multiples of 8 in torch.bfloat16, but one is 12"),
     ],
 )
 def test_why_not(rows: int, columns: int, dtype: torch.dtype, words: str) -> None:

@@ -136,7 +136,7 @@ def test_a_file_that_shrinks_while_it_is_read(
         return found
 
     monkeypatch.setattr(load, "weights_of", then_cut)
-    with pytest.raises(RunError, match="cut short while it was read"):
+    with pytest.raises(RunError, match="truncated while it was being read"):
         load_pretrained(folder)
 
 

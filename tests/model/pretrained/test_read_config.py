@@ -332,7 +332,7 @@ def test_check_names_what_trains_a_family_with_other_layers(tmp_path: Path) -> N
     (problem,) = check_directory(
         resolve(TransformerConfig(max_sequence_length=8, pretrained=str(tmp_path)))
     )
-    assert problem.message.endswith("'qwen3_next', and the transformer lacks gated delta nets")
+    assert problem.message.endswith("'qwen3_next', which needs gated delta nets")
     assert not problem.valid
     assert problem.hint == '`type = "huggingface"` trains all models of transformers.'
 

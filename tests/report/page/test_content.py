@@ -128,7 +128,7 @@ def test_a_file_that_is_no_report_is_not_replaced(tmp_path: Path) -> None:
         ("mine.html", "is not a report of setpoint and is not replaced"),
         ("run", "is a folder"),
         ("none/a.html", "there is no folder"),
-        ("link.html", r"link to gone\.html, which is not there"),
+        ("link.html", r"link to gone\.html, which does not exist"),
     ):
         with pytest.raises(SetpointError, match=words):
             refuse_foreign(tmp_path / name)

@@ -40,7 +40,7 @@ def test_broken_rows_are_counted(tmp_path: Path) -> None:
         file.writelines(texts)
     run = read_run(tmp_path, "r")
     assert run.problems == [
-        "metrics.jsonl: 4 lines are not a row and left out; the first is line 12"
+        "metrics.jsonl: 4 lines are not valid rows, omitted; the first is line 12"
     ]
     assert run.columns["train.loss"].values[-1] == math.inf
     html_of(document([run], "r"))

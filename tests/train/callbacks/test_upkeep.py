@@ -125,7 +125,7 @@ def test_a_session_that_ends_within_a_cycle(
     shown = capsys.readouterr().out
     if kept:
         assert spans(read_trace(run / traces(run)[0]))[0] == "step 3"
-        assert "profile of steps 3 to 3, of 5 that were to be recorded," in shown
+        assert "profile of steps 3 to 3, of 5 to be recorded," in shown
     else:
         assert "when 0 of 1 cycles had recorded a step" in shown
     assert not recording()
@@ -187,7 +187,7 @@ def test_the_first_update_and_later_ones() -> None:
     news = [
         News(graphs=2, seconds=1.25),
         News(),
-        News(graphs=1, seconds=0.5, recompilations=("size",), fallbacks=("a graph ends",)),
+        News(graphs=1, seconds=0.5, recompilations=("size",), fallbacks=("graph break",)),
         News(fallbacks=("the last evaluation",)),
     ]
     told, events, notes = callback(news)
@@ -206,7 +206,7 @@ def test_the_first_update_and_later_ones() -> None:
     assert notes.seen == [
         "compile: 2 graphs in 1.2 s (step 1)",
         "compile: 1 graph in 0.5 s, 1 recompiled (step 3)",
-        "compile: a graph ends (step 3)",
+        "compile: graph break (step 3)",
         "compile: the last evaluation (step 3)",
     ]
 
@@ -233,7 +233,7 @@ def test_artifacts_are_written_by_one_rank_where_anything_was_compiled() -> None
         told.after_step(at(1, 2.0), None)  # pyright: ignore[reportArgumentType]
         told.after_step(at(2, 4.0), None)  # pyright: ignore[reportArgumentType]
         assert kept.saved == writes
-        assert notes.seen[0] == "compile: kept/job.bin is damaged, and is rewritten"
+        assert notes.seen[0] == "compile: kept/job.bin is damaged and will be rewritten"
         full = "compile: the artifacts kept/job.bin cannot be written: No space left on device"
         assert notes.seen.count(full) == writes
 

@@ -282,7 +282,7 @@ ROWS: dict[str, Row] = {
     "Checkpoint.in_flight": ("checkpoint.in_flight=3", copies, ASYNC, 3),
     "Checkpoint.wait_timeout": ("checkpoint.wait_timeout=0.01", patience,
         (ASYNC[0], "checkpoint.every=never"),
-        "the checkpoint of step 4 is not written after checkpoint.wait_timeout = 0.01"),
+        "the checkpoint of step 4 was not written within checkpoint.wait_timeout = 0.01"),
     "Checkpoint.load": (LOAD, started_at, (), 2),
     "Checkpoint.exclude": ("checkpoint.exclude=[position]", started_at, (LOAD,), 0),
     "Checkpoint.resharding": ("checkpoint.resharding=refuse", resumed_on_two_ranks,

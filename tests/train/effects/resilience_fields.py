@@ -151,7 +151,7 @@ def looked(job: Job) -> list[tuple[int, list[str]]]:
 
 STRAGGLERS = ("resilience.stragglers={}",)
 HEALTH = ("resilience.gpu_health.every=2 steps",)
-HOT = "its temperature is 85 C, and 80 C is hot"
+HOT = "its temperature is 85 C, and the limit is 80 C"
 
 
 def cycles_of(job: Job) -> list[tuple[Cycle, list[dict[str, Any]]]]:

@@ -84,7 +84,7 @@ def test_an_evaluation_that_never_comes_comes_at_the_end(tmp_path: Path) -> None
     run = train(small_job(tmp_path, "duration=5 steps", "evaluation.every=never")).directory
     assert [row["step"] for row in rows(run) if row["kind"] == "evaluation"] == [5]
     for flag, reason in (
-        (f"{STOPPING}={{patience: 2}}", "after the last step there is nothing left to end"),
+        (f"{STOPPING}={{patience: 2}}", "there is nothing to stop after the last step"),
         ("schedule=plateau", "no evaluation takes place before the last step"),
     ):
         with pytest.raises(ConfigError, match=reason):

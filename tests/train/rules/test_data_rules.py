@@ -134,7 +134,7 @@ def test_templates_of_texts_that_are_evaluated(tmp_path: Path) -> None:
     sets = f"evaluation.datasets=[{{name=a, sources={chats}}}]"
     (found,) = problems(tmp_path, "plain", sets)
     assert found.path == "evaluation.datasets.0.sources.0.template"
-    assert "'chatlm' is the name of no chat template, and no file" in found.message
+    assert "'chatlm' is neither the name of a chat template nor a file" in found.message
 
 
 def test_a_phase_in_epochs_is_refused_once(tmp_path: Path) -> None:

@@ -152,7 +152,7 @@ def test_float8_asks_the_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: "NVIDIA A100")
     pytest.importorskip("torchao")
     (problem,) = float8_device_problems(job)
-    assert "compute capability 8.9 (Ada or Hopper) or more, and this NVIDIA A100 has 8.0" in str(
+    assert "compute capability 8.9 (Ada or Hopper) or higher, but this NVIDIA A100 has 8.0" in str(
         problem.message
     )
     assert any(p.path == "precision.float8" for p in verify(job, {"torch"}).problems)
@@ -286,6 +286,6 @@ def test_prepared_data_has_to_be_of_the_tokenizer_and_whole(tmp_path: Path) -> N
     shard = folder / "train-00000.tokens.npy"
     shard.write_bytes(shard.read_bytes()[:-10])
     (said,) = tokens_problems(folder)
-    assert "train-00000.tokens.npy is cut short" in said
+    assert "train-00000.tokens.npy is truncated" in said
     (folder / "manifest.json").write_text('{"kind": "setpoint prepared data"')
     assert "manifest.json is damaged" in tokens_problems(folder)[0]

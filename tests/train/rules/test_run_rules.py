@@ -118,5 +118,5 @@ def test_what_is_refused_of_memory(tmp_path: Path) -> None:
 def test_models_without_layers_or_parts_are_refused_when_they_are_built(tmp_path: Path) -> None:
     table = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
     flags = (*table, "model.embedding_dim=257", "data.held_out=0.2")
-    with pytest.raises(SetpointError, match="no layers that repeat"):
+    with pytest.raises(SetpointError, match="no repeated layers"):
         build_components(small_job(tmp_path, *flags, FULL))

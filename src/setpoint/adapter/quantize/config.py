@@ -162,7 +162,7 @@ def _odd(size: int) -> Iterator[Problem]:
     if size % 2:
         yield Problem(
             "group_size",
-            f"{size} is odd, and two weights are stored in a byte",
+            f"{size} is odd, but two weights are stored in each byte",
             valid=(str(size - 1), str(size + 1)),
         )
 
@@ -228,9 +228,7 @@ def quantize_problems(
         name: shape for name, shape in matrices.items() if not matches(config.exclude, name)
     }
     if not quantized:
-        yield Problem(
-            "exclude" if config.exclude else "", "leaves no linear layer that is quantized"
-        )
+        yield Problem("exclude" if config.exclude else "", "leaves no linear layer to quantize")
     size = config.columns or 1
     wrong = {
         name: (rows, columns)
@@ -246,7 +244,7 @@ def quantize_problems(
             "group_size" if has_size else "",
             f"blocks of {blocks} do not divide the {rows} x {columns} weights of {name}{more}",
             valid=_sizes(quantized.values(), size, config.rows > 1) if has_size else (),
-            hint="Or leave layers out by quantize.exclude.",
+            hint="Or exclude layers with quantize.exclude.",
         )
 
 
@@ -336,8 +334,8 @@ def why_not_joined(
     if len(set(forms)) == 1 and len(set(factors)) <= 1 and uncut and not forms[0].nested:
         return None
     return (
-        f"{name} consists of {len(forms)} matrices of the files, whose scales cannot be joined, so "
-        f"their values cannot be kept"
+        f"{name} consists of {len(forms)} matrices in the files, whose scales cannot be combined, "
+        f"so their values cannot be kept"
     )
 
 

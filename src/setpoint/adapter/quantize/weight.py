@@ -196,7 +196,9 @@ class QuantizedWeight(nn.Module):
 
     def _quantized(self, matrix: Tensor, before: Mapping[str, Tensor] | None) -> dict[str, Tensor]:
         if not torch.isfinite(matrix.sum(dtype=torch.float64)):
-            raise SetpointError(f"{self.name} holds numbers that are not finite: it has no scale")
+            raise SetpointError(
+                f"{self.name} contains non-finite numbers, so no scale can be computed"
+            )
         return format_of(self.config, matrix.device).quantize(matrix, before)
 
     def _whole_parts(self) -> dict[str, Tensor]:
@@ -222,7 +224,7 @@ class QuantizedWeight(nn.Module):
         if count % block or (self.rows, self.columns)[dim] % peers.size:
             raise SetpointError(
                 f"parallel.tensor = {peers.size}: blocks of {block} do not divide the {count} "
-                f"{'inputs' if dim else 'outputs'} of {self.name} that each rank has\nValid: a "
+                f"{'inputs' if dim else 'outputs'} of {self.name} on each rank\nValid: a "
                 f"smaller adapter.quantize.group_size, or the layer in adapter.quantize.exclude"
             )
         first = [0, 0]
@@ -385,7 +387,7 @@ class QuantizedExperts(QuantizedWeight):
 
     def _local_ranges(self, parameter: Tensor) -> tuple[Tensor, list[tuple[int, int]]]:
         ranges = local_ranges(parameter)
-        assert ranges is not None, "ranks hold ranges of experts, or of their sides"
+        assert ranges is not None, "ranks store ranges of experts or of their dimensions"
         return ranges
 
     def dense(self, dtype: torch.dtype = torch.float32) -> Tensor:

@@ -281,11 +281,13 @@ def switches(kind: SectionType, path: Path, origin: Origin) -> str:
     off = f"off with {written({name: None}, origin)}."
     if cls is None:
         tag = next(iter(kind.variants()))
-        return f"Switch it on by one of its types, as in {written({name: tag}, origin)}; {off}"
+        return (
+            f"Enable it by choosing one of its types, as in {written({name: tag}, origin)}; {off}"
+        )
     required = [info.name for info in cls.__setpoint__.fields.values() if info.required]
     if required:
-        return f"Switch it on by giving {dotted((*path, required[0]))}; {off}"
-    return f"Switch it on, with its defaults, with {written({name: {}}, origin)}; {off}"
+        return f"Enable it by setting {dotted((*path, required[0]))}; {off}"
+    return f"Enable it with its defaults: {written({name: {}}, origin)}; {off}"
 
 
 def _inner_field_hint(kind: SectionType, word: str, path: Path) -> str:

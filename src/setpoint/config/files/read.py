@@ -70,7 +70,7 @@ def _missing(path: str) -> str:
     import os
 
     if os.path.islink(path):
-        return f"no such file: it is a link to '{os.readlink(path)}', where there is nothing"
+        return f"no such file: it is a broken link to '{os.readlink(path)}'"
     folder = os.path.dirname(path)
     if folder and not os.path.isdir(folder):
         return f"no such file; there is no directory '{folder}'"
@@ -114,7 +114,7 @@ def read_plain_file(
     except ValueError:  # a NUL or a character outside the file system's encoding
         raise FileError(repr(path), None, None, "not a valid file name") from None
     if data is None:
-        raise FileError(path, None, None, "cannot be read: it holds nothing yet")
+        raise FileError(path, None, None, "cannot be read: no data has arrived yet")
     if len(data) > limit:
         raise FileError(path, None, None, too_large(max(facts.st_size, len(data))))
     return data

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 # By name, to avoid importing `datetime`.
 _REFUSED = {
-    name: f"a {kind} is not a type that fields have; put it in quotes"
+    name: f"a {kind} is not a type of any field; put it in quotes"
     for name, kind in (("date", "date"), ("datetime", "date with a time"), ("time", "time of day"))
 } | {"_TooBig": f"the number {TOO_BIG}"}
 _HINTS = {

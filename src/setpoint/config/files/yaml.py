@@ -98,7 +98,10 @@ class _Builder:
             if kind != "AliasEvent" and event.tag is not None:
                 offset = event.start_mark.index
                 tag = named(self._text[offset : offset + 60].split(maxsplit=1)[0])
-                message = f"the tag {tag} is refused; a value is read by its field's type"
+                message = (
+                    f"the tag {tag} is not supported; each value is read according to its "
+                    "field's type"
+                )
                 raise self._error(offset, message)
             frame = self._open[-1] if self._open else None
             if frame is not None and isinstance(frame.value, dict) and frame.key is None:
@@ -122,7 +125,7 @@ class _Builder:
             if key == "":
                 raise self._error(offset, "expected a key before ':'")
             if key == "<<":
-                raise self._error(offset, "the merge key '<<' is refused", "use `extends`")
+                raise self._error(offset, "the merge key '<<' is not supported", "use `extends`")
         self._check_text(key, offset)
         if key in frame.place.children:
             raise twice(self._name, self._text, key, frame.place.children[key].offset, offset)

@@ -50,7 +50,7 @@ class ExtendingFiles:
         if path in self._open:
             raise Invalid(f"extends itself: {' -> '.join(map(short_name, (*self._open, path)))}")
         if len(self._open) >= MAX_NESTING:
-            raise Invalid(f"files that extend one another are {MAX_NESTING} at most")
+            raise Invalid(f"at most {MAX_NESTING} files can extend one another in a chain")
         document = read_file(file) if isinstance(file, str) else file
         if HEADER in document.data:
             from ..migrations import migrated

@@ -384,7 +384,7 @@ def check_integrity(
             raise _changed(folder, f"{key} is {value} in config.json and {other} in origins.json")
     given, actual = header.get("fingerprint"), recorded_fingerprint(origins)
     if given != actual:
-        raise _changed(folder, f"it states the fingerprint {given}, and its values give {actual}")
+        raise _changed(folder, f"it states the fingerprint {given}, but its values give {actual}")
 
 
 def recorded_fingerprint(origins: Mapping[str, Mapping[str, Any]]) -> str:
@@ -416,8 +416,8 @@ def _shown(value: Any) -> str:
 
 def _changed(folder: str, note: str) -> SetpointError:
     return SetpointError(
-        f"{folder}: the record was changed after it was written: {note}. A record says what a run "
-        f"was; to start from changed values, give {folder}/config.json as a file"
+        f"{folder}: the record was changed after it was written: {note}. A record describes a "
+        f"past run; to start from changed values, give {folder}/config.json as a file"
     )
 
 

@@ -21,7 +21,7 @@ from ..words.names import Path, did_you_mean, dotted, with_article
 from ..words.plain_data import MISSING
 from ..words.text import for_error
 
-EXPECTED_FINDINGS = "it must yield a Problem for each finding, and nothing where all is well"
+EXPECTED_FINDINGS = "it must yield a Problem for each fault, and nothing if there is none"
 Placed = list[tuple[Path, Node]]
 """Sections with their paths, the root first."""
 SEVERAL = 3

@@ -250,7 +250,7 @@ class FloatType(FieldType):
         if isinstance(value, str) and number in INFINITIES and "inf" not in value.lower():
             raise Invalid(TOO_BIG)
         if number != number:
-            raise Invalid("is nan, which a configuration cannot hold")
+            raise Invalid("is nan, which a configuration cannot contain")
         # Minus zero equals zero, and equal configs must have equal fingerprints.
         return number + 0.0
 
@@ -285,7 +285,7 @@ class StrType(FieldType):
         if isinstance(value, str) and not isinstance(value, enum.Enum):
             refuse_text(value)
             if "\0" in value:  # a text may name a file, a host or a metric
-                raise Invalid("holds a zero byte, which no path, name or variable can")
+                raise Invalid("contains a null byte, which no path, name or variable can contain")
             return literal(value)
         raise self.refuse(value)
 
@@ -309,7 +309,7 @@ class PathType(FieldType):
         if not isinstance(value, str):
             raise self.refuse(value)
         if not value or "\0" in value:
-            raise Invalid("is not a path: it is empty or holds a zero byte", kind=WRONG_KIND)
+            raise Invalid("is not a path: it is empty or contains a null byte", kind=WRONG_KIND)
         refuse_text(value)
         return Path(str(value))
 
@@ -358,7 +358,9 @@ class EnumType(FieldType):
         if isinstance(value, self.cls):
             unnamed = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
             if unnamed:  # a file has no name for these bits
-                raise Invalid(f"has the bits {unnamed:#b}, which no member names", self.vocabulary)
+                raise Invalid(
+                    f"has the bits {unnamed:#b}, which belong to no member", self.vocabulary
+                )
             return value
         if isinstance(value, str):
             if str(value) in members:
@@ -508,7 +510,7 @@ def _from_python(pattern: re.Pattern[Any]) -> re.Pattern[str]:
     missing = pattern.flags & ~compiled_pattern(text).flags
     letters = "".join(letter for flag, letter in FLAGS if missing & flag)
     if missing and not letters:
-        raise Invalid("has flags that cannot be written inside an expression")
+        raise Invalid("has flags that cannot be written inline in the expression")
     return compiled_pattern(f"(?{letters}){text}" if letters else text)
 
 

@@ -593,7 +593,7 @@ def _spelled_twice(section: Node, values: Mapping[str, object]) -> Iterator[tupl
     for key in map(str, values):
         info = type(section).__setpoint__.find(key)
         if info is not None and (other := first.setdefault(info.name, key)) != key:
-            yield key, Invalid(f"is {other} once more: hyphens and underscores are the same")
+            yield key, Invalid(f"is {other} again: hyphens and underscores are equivalent")
 
 
 def fill_field(section: Node, key: str, value: object, origin: Origin) -> None:

@@ -441,7 +441,7 @@ def _plain(given: object) -> Any:
     if isinstance(value, float):
         number = float(value)
         if not isfinite(number):
-            raise Invalid("is not a finite number, which not every file format could record")
+            raise Invalid("is not a finite number, which some file formats cannot represent")
         return number + 0.0  # minus zero equals zero; records must agree
     if value is None or isinstance(value, bool):
         return value

@@ -248,7 +248,7 @@ def not_allowed(name: str, modules: Sequence[str]) -> str:
     """The error for a path that may not be imported."""
     top = name.partition(".")[0].partition(":")[0]
     return (
-        f"{name} may not be imported: allowed are {', '.join(modules) or 'no modules'}. If you "
+        f"{name} must not be imported; allowed: {', '.join(modules) or 'no modules'}. If you "
         f"trust it, allow it with --import {top} or in {VARIABLE}"
     )
 

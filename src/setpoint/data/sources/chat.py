@@ -149,7 +149,7 @@ class ChatTemplate:
             if not self.has_reasoning and any(message.get(name) for name in REASONING):
                 raise RowError(
                     f"{self.title} does not write the reasoning of the message {number}: put it "
-                    "into the content, as <think>...</think>, or leave the field out"
+                    "into the content, as <think>...</think>, or remove the field"
                 )
         safe = self._safe(conversation)
         text, _, generations = self._render(safe.messages, safe.tools)
@@ -235,7 +235,7 @@ class ChatTemplate:
         if conversation.tools and not self.has_tools:
             raise RowError(
                 f"field 'tools': {self.title} does not write tools, and the conversation has "
-                f"{len(conversation.tools)}; chatml and llama3 do, or leave the field out"
+                f"{len(conversation.tools)}; chatml and llama3 do, or remove the field"
             )
         numbers = {control: number for number, control in enumerate(self.controls)}
 
@@ -358,7 +358,7 @@ class ChatTemplate:
             place = "beginning" if opens is None else "end"
             raise RowError(
                 f"{self.title} does not let the {place} of the answer in message {number} be "
-                "found: it is written otherwise when other messages follow. A template with "
+                "found: it is written differently when other messages follow. A template with "
                 "{% generation %} around answers marks where they are"
             )
         return before + opens, end + closes
@@ -641,7 +641,7 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
         except FileNotFoundError:
             more = f"; of {facts.title}: {names}" if templates else ""
             raise MissingPathError(
-                f"{where}: {choice!r} is the name of no chat template, and no file.\n"
+                f"{where}: {choice!r} is neither the name of a chat template nor a file.\n"
                 f"Valid: {valid}{more}."
             ) from None
         except (OSError, UnicodeError) as error:
@@ -667,7 +667,8 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
         known = [control for control in facts.controls if _CONTROL.fullmatch(control)][:8]
         raise SetpointError(
             f"{where}: {title} writes {', '.join(missing)}, and {facts.title} has "
-            f"{', '.join(known) or 'no such token'}.\nValid: a template that writes tokens of this "
+            f"{', '.join(known) or 'no such tokens'}.\nValid: a template that writes tokens of "
+            f"this "
             "tokenizer, such as plain; a tokenizer that has these, as `setpoint tokenizer train "
             "--template` makes it."
         )

@@ -45,16 +45,16 @@ class Filter(Config, role=IDENTITY):
 
     @dead("too_long")
     def _too_long_is_dead(self) -> str | None:
-        return "there is no longest" if self.longest is None else None
+        return "longest is null" if self.longest is None else None
 
     @dead("shard")
     def _shard_is_dead(self) -> str | None:
-        return "there is one part" if self.shards is None else None
+        return "there is only one part" if self.shards is None else None
 
     @rule
     def _check_limits(self) -> Iterator[Problem]:
         if self.longest is not None and self.longest < self.shortest:
-            message = f"is below shortest = {self.shortest}"
+            message = f"is less than shortest = {self.shortest}"
             yield Problem("longest", message, valid=(str(self.shortest),))
         if self.shards is not None and self.shard >= self.shards:
             yield Problem("shard", f"there are {self.shards}", valid=(f"0 to {self.shards - 1}",))

@@ -103,8 +103,8 @@ def read_row(
         raise RowError("has preferences (chosen, rejected), not a conversation")
     fields = ", ".join(map(repr, row)) or "none"
     raise RowError(
-        f"has the fields {fields}; one of these is needed: {'; '.join(SHAPES)}; `columns` gives "
-        "columns these names"
+        f"has the fields {fields}, but one of these combinations is needed: {'; '.join(SHAPES)}; "
+        f"`columns` renames columns"
     )
 
 
@@ -112,7 +112,7 @@ def _conversation(
     messages: list[dict[str, Any]], row: Mapping[str, Any], first: int = 0
 ) -> Conversation:
     if not messages:
-        raise RowError("holds no message")
+        raise RowError("contains no messages")
     answers = [
         number
         for number, message in enumerate(messages)
@@ -131,7 +131,7 @@ def _is_trained(message: dict[str, Any], number: int) -> bool:
         if value is None:
             continue
         if value not in (0, 1):
-            raise RowError(f"message {number}: {name} is {value!r}, and not 0, 1, false or true")
+            raise RowError(f"message {number}: {name} is {value!r}, not 0, 1, false or true")
         if value and not is_answer:
             raise RowError(
                 f"message {number}: {name} is {value!r}, and only answers of the assistant can be "
@@ -276,7 +276,7 @@ def _share_gpt(row: Mapping[str, Any]) -> list[dict[str, Any]]:
         role, value = turn["from"], turn.get("value")
         if role not in ROLES:
             known = ", ".join(ROLES)
-            raise RowError(f"field '{field}.from': {role!r} is none of {known}")
+            raise RowError(f"field '{field}.from': {role!r} is not one of {known}")
         if not isinstance(value, str):
             raise wrong_kind(f"{field}.value", "a str", value)
         marks = {name: turn[name] for name in TRAINED if turn.get(name) is not None}
@@ -376,8 +376,8 @@ class ConversationsSource(BuiltSource[Conversations]):
                 raise SetpointError(f"{self.where}.paths: {row.place}: {error}.") from error
         if rows and not kept:
             raise SetpointError(
-                f"{self.where}.untrained: drop leaves out all of the {rows:,} rows: nothing in "
-                f"them is trained on with loss_on = {self.config.loss_on}.\n{VALID_ROW}"
+                f"{self.where}.untrained: drop would remove all {rows:,} rows: they have no "
+                f"trained tokens with loss_on = {self.config.loss_on}.\n{VALID_ROW}"
             )
 
     def texts(self) -> Iterator[Document]:
@@ -447,7 +447,7 @@ class ConversationsSource(BuiltSource[Conversations]):
         if not trained.any():
             roles = ", ".join(dict.fromkeys(str(message["role"]) for message in chat.messages))
             yield from self._untrained(
-                f"no answer of the assistant in it counts and has a token (its roles: {roles})"
+                f"no answer of the assistant is trained on and has a token (its roles: {roles})"
             )
             return
         yield Document(name, rendered.text.encode(), tokens, trained)
@@ -469,8 +469,8 @@ class ConversationsSource(BuiltSource[Conversations]):
         """Refuse or drop a row without targets."""
         if self.config.untrained == "error":
             raise RowError(
-                f"nothing in it is trained on: {reason}; {self.where}.untrained = drop leaves "
-                "such rows out"
+                f"it has no trained tokens: {reason}; set {self.where}.untrained = drop to skip "
+                f"such rows"
             )
         yield from ()
 

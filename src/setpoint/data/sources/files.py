@@ -134,7 +134,7 @@ def find_files(
     errors: dict[str, SetpointError] = {}
     if not paths:
         errors[field] = SetpointError(
-            f"{field}: [] names no file.\n"
+            f"{field}: [] contains no paths.\n"
             "Valid: at least one path or glob, such as 'notes.txt' or 'corpus/**/*.md'."
         )
     files: dict[str, File] = {}
@@ -147,7 +147,7 @@ def find_files(
             continue
         except OSError as error:  # only the working directory is asked for in ways that raise
             errors[where] = SetpointError(
-                f"{where}: '{pattern}' starts at the working directory, which cannot be read: "
+                f"{where}: '{pattern}' is relative to the working directory, which cannot be read: "
                 f"{error.strerror}.\nValid: an absolute path or glob."
             )
             continue
@@ -189,7 +189,7 @@ def _expand(
         files = _globbed(str(literal))
         wrong = (
             f"'{pattern}' matches no file (searched below {base})",
-            "a glob that matches; '**' crosses folders",
+            "a glob that matches; '**' matches any number of folders",
         )
     else:
         raise MissingPathError(
@@ -250,8 +250,8 @@ def _expand_url(
         )
     if not paths:
         raise SetpointError(
-            f"{where}: '{pattern}' leads to no file.\n"
-            "Valid: the URL of a file or a folder, or a glob; '**' crosses folders."
+            f"{where}: '{pattern}' matches no file.\n"
+            "Valid: the URL of a file or a folder, or a glob; '**' matches any number of folders."
         )
     system, _ = open_file_system(pattern)
     files = ((path, RemoteFile(str(system.unstrip_protocol(path)))) for path in paths)
@@ -371,7 +371,8 @@ def named_errors(file: File, where: str) -> Iterator[None]:
         raise  # the latter is a reader's own, who knows the row
     except PermissionError as error:
         raise SetpointError(
-            f"{where}: cannot read {file}: {error.strerror}.\nValid: a file this user may read."
+            f"{where}: cannot read {file}: {error.strerror}.\nValid: a file that you have "
+            f"permission to read."
         ) from error
     except Exception as error:
         # Libraries have errors of their own: that of lzma, and those of services.
@@ -381,7 +382,7 @@ def named_errors(file: File, where: str) -> Iterator[None]:
         text = (getattr(error, "strerror", None) or str(error) or type(error).__name__).strip()
         reason = text.partition("\n")[0].rstrip(".")
         if isinstance(error, EOFError):
-            reason = f"it is cut short ({reason})"
+            reason = f"it is truncated ({reason})"
         raise SetpointError(
             f"{where}: cannot read {file}: {reason}.\n"
             "Valid: a complete file in the format given by its suffix or `format`."

@@ -84,7 +84,7 @@ class HubDatasetSource(BuiltSource[HubDataset]):
         for row in self._read(self._selected(self._load_rows()), name):
             yield from row_documents(row, self.config, self.where)
         if row is None:
-            raise SetpointError(f"{self.where}.split: {name} holds no rows.\nValid: another split.")
+            raise SetpointError(f"{self.where}.split: {name} has no rows.\nValid: another split.")
 
     def inputs(self) -> Iterator[str] | None:
         """See `inputs_of`; None for a stream, whose changes cannot be detected."""
@@ -251,6 +251,6 @@ class HubDatasetSource(BuiltSource[HubDataset]):
     def _failure(self, action: str, error: Exception) -> SetpointError:
         return SetpointError(
             f"{self.where}: {action}: {hub_reason(error, 'data set')}.\n"
-            "Valid: the id of a data set on the hub, with subset, split and revision that it has; "
+            "Valid: the id of a data set on the hub, with an existing subset, split and revision; "
             "a folder; files of your own with type = 'text'."
         )

@@ -77,7 +77,7 @@ def wrong_kind(field: str, needed: str, value: object) -> RowError:
     text = repr(value)
     kind = f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
     actual = "missing" if value is None else kind
-    return RowError(f"field '{field}': {needed} is needed, and it is {actual}")
+    return RowError(f"field '{field}': {needed} is needed, but it is {actual}")
 
 
 def read_rows(
@@ -113,7 +113,7 @@ def read_rows(
         yield row
     if empty:
         raise SetpointError(
-            f"{where}.paths: {file} holds no rows.\nValid: a file with rows; leave this one out."
+            f"{where}.paths: {file} has no rows.\nValid: a file with rows; exclude this one."
         )
 
 
@@ -187,14 +187,15 @@ def text_at(row: FileRow, field: str, where: str) -> bytes:
             return value.encode()
         except UnicodeEncodeError as error:
             raise SetpointError(
-                f"{where}: {row.place}: character {error.start} is {value[error.start]!r}, half of "
-                "a surrogate pair, which UTF-8 cannot hold.\nValid: text that is valid Unicode."
+                f"{where}: {row.place}: character {error.start} is {value[error.start]!r}, half "
+                f"of a surrogate pair, which UTF-8 cannot represent.\nValid: text that is valid "
+                f"Unicode."
             ) from None
     shown = repr(value)
     shown = f"{shown if len(shown) <= 60 else shown[:60] + '...'} ({type(value).__name__})"
     raise SetpointError(
         f"{where}: {row.place}: {field!r} is {'null' if value is None else shown}, not a str.\n"
-        f"Valid: a field that holds a string in every row, or {TOKENS} for tokens."
+        f"Valid: a field with a string in every row, or {TOKENS} for tokens."
     )
 
 
@@ -213,7 +214,7 @@ def score_at(row: FileRow, field: str, where: str) -> float:
     if not isfinite(number):
         raise SetpointError(
             f"{where}: {row.place}: {field!r} is {value!r:.60}, not a finite number.\n"
-            "Valid: a field that holds a number in every row."
+            "Valid: a field with a number in every row."
         )
     return number
 
@@ -349,19 +350,19 @@ def not_utf8(
     return SetpointError(
         f"{where}: {place} is not UTF-8: byte 0x{data[start]:02x} at offset {offset} ({reason})"
         f"{named}.\n"
-        f"Valid: UTF-8 text; convert it (iconv -f {encoding} -t UTF-8) or leave the file out."
+        f"Valid: UTF-8 text; convert it (iconv -f {encoding} -t UTF-8) or exclude the file."
     )
 
 
 def _not_json(where: str, place: str, text: str, error: Exception) -> str:
     if isinstance(error, RecursionError):
-        reason = "its values are nested too deep"
+        reason = "its values are nested too deeply"
     elif isinstance(error, json.JSONDecodeError):
         position = error.pos + 1 - (len(error.doc) - len(text))
         reason = f"{error.msg.removesuffix(' at')} at character {position:,}"
     else:
         reason = str(error).partition(";")[0]
-    hint = "; text of another kind is read with format = 'text'"
+    hint = "; to read it as plain text, set format = 'text'"
     return (
         f"{where}: {place} is not JSON: {reason}.\n"
         f"Valid: a JSON object in each line, or one array of them{hint * text.startswith('{')}."
@@ -398,7 +399,7 @@ def _csv(
             ]
             for cells in filter(None, rows):
                 if len(cells) != len(header):
-                    raise csv.Error(f"{len(header)} columns are named, and it has {len(cells)}")
+                    raise csv.Error(f"{len(header)} columns are named, but it has {len(cells)}")
                 if number >= first:
                     values = {header[i]: _utf8(cells[i], name, number, where) for i in chosen}
                     yield FileRow(name, "row", number, values)

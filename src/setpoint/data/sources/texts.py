@@ -95,7 +95,7 @@ class TextSource(BuiltSource[Text]):
             escaped = ""
             if "\\" in separator:
                 escaped = (
-                    '; a backslash is an ordinary character here: write "\\n" in double quotes '
+                    '; a backslash is not an escape here: write "\\n" in double quotes '
                     "for a line break in TOML and YAML, where single quotes keep it literal"
                 )
             raise SetpointError(
@@ -250,7 +250,7 @@ class StdlibSource(BuiltSource[Stdlib]):
             except OSError as error:
                 raise SetpointError(
                     f"{self.where}: cannot read {self.root / path}: {error.strerror}.\n"
-                    "Valid: a file this user may read; 'include' can leave it out."
+                    "Valid: a file that you have permission to read; 'include' can exclude it."
                 ) from error
             yield Document(f"{self.config.name}/{path}", data)
 
@@ -395,8 +395,8 @@ def _records_in(file: Path) -> Iterator[Caution]:
             return
     if kind:
         name, instead = {
-            JSONL: ("JSON Lines", "its braces and keys are trained on as they stand"),
-            PARQUET: ("Parquet", "it is not text, and is refused when it is read"),
+            JSONL: ("JSON Lines", "its braces and keys would be trained on as text"),
+            PARQUET: ("Parquet", "it is not text, so reading it would fail"),
         }[kind]
         yield Caution(
             NOT_PLAIN,

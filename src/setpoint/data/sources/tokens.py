@@ -120,8 +120,8 @@ class TokensSource(BuiltSource[Tokens]):
             spans = [(start, end) for start, end in spans if start < end]
             if not spans:
                 raise SetpointError(
-                    f"{paths}: {file} holds no tokens but separators.\n"
-                    "Valid: a file with tokens; leave this one out."
+                    f"{paths}: {file} has no tokens but separators.\n"
+                    "Valid: a file with tokens; exclude this one."
                 )
             for number, (start, end) in enumerate(spans):
                 numbered = f"{name}#{number:06d}" if len(spans) > 1 else name
@@ -183,22 +183,22 @@ def token_files(config: Tokens, field: str, *, fetch: bool = False) -> FileList:
     for index, path in patterns.items():
         if is_url(path) and f"{field}.{index}" not in listing.errors:
             listing.errors[f"{field}.{index}"] = SetpointError(
-                f"{field}.{index}: '{path}' lies elsewhere, and token files are mapped into "
-                "memory.\nValid: a path on this machine, to which they are copied; "
+                f"{field}.{index}: '{path}' is not on this machine, but token files are mapped "
+                f"into memory.\nValid: a path on this machine, to which they are copied; "
                 "hf://datasets/owner/name, which is downloaded."
             )
     parents = {file.parent for file in listing.files.values() if isinstance(file, Path)}
     inside = sorted(str(parent) for parent in parents if is_prepared(parent))
     if inside and field not in listing.errors:
         listing.errors[field] = SetpointError(
-            f"{field}: {inside[0]} in it is prepared data.\n"
+            f"{field}: {inside[0]}, a folder in it, is prepared data.\n"
             f"Valid: that folder itself, paths = ['{inside[0]}']."
         )
     wrong = [file for file in listing.files.values() if not _has_tokens(file)]
     if wrong and field not in listing.errors:
         listing.errors[field] = SetpointError(
             f"{field}: {wrong[0]} is not a file of tokens.\n"
-            f"Valid: {' and '.join(SUFFIXES)} files; of Megatron's pairs the .bin."
+            f"Valid: {' and '.join(SUFFIXES)} files; for Megatron's pairs, the .bin file."
         )
     return listing
 
@@ -303,7 +303,7 @@ def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
         if size % given.itemsize:
             raise SetpointError(
                 f"{where}.paths: {path} has {size:,} bytes, which is not a multiple of {dtype}'s "
-                f"{given.itemsize}: it is cut short, or has another dtype.\nValid: a whole file."
+                f"{given.itemsize}: it is truncated, or has another dtype.\nValid: a complete file."
             )
         layout = TokenLayout(given, 0, size // given.itemsize, says_dtype=False)
     if dtype is not None and dtype != layout.dtype.name:
@@ -314,8 +314,8 @@ def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
     count = (size - layout.offset) // layout.dtype.itemsize
     if count < layout.count:
         raise SetpointError(
-            f"{where}.paths: {path} is cut short: it holds {count:,} of the "
-            f"{layout.count:,} tokens in its {source}.\nValid: a whole file."
+            f"{where}.paths: {path} is truncated: it contains {count:,} of the "
+            f"{layout.count:,} tokens in its {source}.\nValid: a complete file."
         )
     if not layout.count:
         raise SetpointError(f"{where}.paths: {path} is empty.\nValid: a file with tokens.")
@@ -328,7 +328,7 @@ def _npy_layout(path: Path, where: str) -> TokenLayout:
             version = np.lib.format.read_magic(file)
         except ValueError:
             raise SetpointError(
-                f"{where}.paths: {path} is no .npy file.\nValid: a whole file."
+                f"{where}.paths: {path} is not a .npy file.\nValid: a complete file."
             ) from None
         try:
             # Version 3 is version 2 with names in UTF-8, which only records have.
@@ -339,12 +339,12 @@ def _npy_layout(path: Path, where: str) -> TokenLayout:
             shape, _, dtype = read(file)
         except ValueError:
             raise SetpointError(
-                f"{where}.paths: the header of {path} cannot be read.\nValid: a whole file."
+                f"{where}.paths: the header of {path} cannot be read.\nValid: a complete file."
             ) from None
         offset = file.tell()
     if dtype.kind not in "iu" or len(shape) != 1 or not shape[0]:
         raise SetpointError(
-            f"{where}.paths: {path} holds an array of {dtype.name} with shape {shape}.\n"
+            f"{where}.paths: {path} contains an array of {dtype.name} with shape {shape}.\n"
             "Valid: a sequence of token ids: integers, one dimension, not empty."
         )
     return TokenLayout(dtype, offset, shape[0])
@@ -376,7 +376,7 @@ def _index_layout(path: Path, where: str) -> TokenLayout:
             )
         if path.stat().st_size < len(head) + 12 * sequences + 8 * documents:
             raise SetpointError(
-                f"{where}.paths: the index {path} is cut short.\nValid: a whole file."
+                f"{where}.paths: the index {path} is truncated.\nValid: a complete file."
             )
         lengths = np.fromfile(file, "<i4", sequences)
         pointers = np.fromfile(file, "<i8", sequences)
@@ -387,9 +387,9 @@ def _index_layout(path: Path, where: str) -> TokenLayout:
     if len(wrong):
         number = int(wrong[0])
         raise SetpointError(
-            f"{where}.paths: {path}: sequence {number:,} begins at byte {pointers[number]:,} and "
-            f"not where the one before ends, {starts[number] * dtype.itemsize:,}.\n"
-            "Valid: sequences in a row."
+            f"{where}.paths: {path}: sequence {number:,} begins at byte {pointers[number]:,} but "
+            f"the one before ends at {starts[number] * dtype.itemsize:,}.\n"
+            "Valid: contiguous sequences."
         )
     # A document is one or several sequences.
     bounds = starts[ends[ends < len(starts)]]
@@ -555,11 +555,11 @@ def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterat
     try:
         tokenized = read_tokens(values, config.shifted_labels)
         if tokenized.trained is not None and not tokenized.trained.any():
-            raise RowError(f"field 'labels': all are {IGNORED}, so nothing in it is trained on")
+            raise RowError(f"field 'labels': all are {IGNORED}, so no token would be trained on")
     except RowError as error:
         raise SetpointError(
             f"{field_path}: {row.place}: {error}.\nValid: a list of int in {field}, and next to "
-            f"it {', '.join(BESIDE)} of the same length; leave such rows out."
+            f"it {', '.join(BESIDE)} of the same length; exclude such rows."
         ) from error
     for document in tokenized.documents(row.name):
         yield replace(document, score=score)
@@ -596,7 +596,7 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
         None if row.get(name) is None else _ints(row[name], name, len(tokens)) for name in BESIDE
     )
     if shifted and labels is None:
-        raise RowError("field 'labels': is missing, and shifted_labels = true reads it")
+        raise RowError("field 'labels': is missing, but shifted_labels = true needs it")
     places = np.arange(len(tokens))
     if mask is not None:
         if (wrong := np.flatnonzero((mask != 0) & (mask != 1))).size:
@@ -608,7 +608,7 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
         labels = None if labels is None else labels[places]
         positions = None if positions is None else positions[places]
     if not len(tokens):
-        raise RowError("field 'input_ids': holds no token")
+        raise RowError("field 'input_ids': contains no tokens")
     starts = [0] if positions is None else _starts(positions)
     if labels is None:
         return TokenizedRow(tokens, None, starts)
@@ -619,8 +619,8 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
     if len(wrong):
         i = int(wrong[0])
         raise RowError(
-            f"field 'labels': place {places[i]} has {labels[i]}, and input_ids has {tokens[i]} "
-            "there; a label is the token itself (not the next one, as it is with shifted_labels = "
+            f"field 'labels': place {places[i]} has {labels[i]}, but input_ids has {tokens[i]} "
+            f"there; a label is the token itself (not the next one, as with shifted_labels = "
             f"true) or {IGNORED}"
         )
     return TokenizedRow(tokens, trained, starts)
@@ -649,7 +649,7 @@ def _shifted(
         if len(wrong):
             i = start + int(wrong[0])
             raise RowError(
-                f"field 'labels': place {places[i]} has {labels[i]}, and input_ids has "
+                f"field 'labels': place {places[i]} has {labels[i]}, but input_ids has "
                 f"{tokens[i + 1]} at the next place; with shifted_labels = true a label is the "
                 f"next token or {IGNORED}"
             )
@@ -692,7 +692,7 @@ def _ints(value: Any, field: str, length: int | None = None) -> npt.NDArray[np.i
         ):
             is_int = (isinstance(x, int | np.integer) and not isinstance(x, bool) for x in value)
             wrong = next((x for x, fits in zip(value, is_int, strict=True) if not fits), value)
-            raise RowError(f"field {field!r}: a list of int is needed, and {wrong!r} is in it")
+            raise RowError(f"field {field!r}: a list of int is needed, but it contains {wrong!r}")
     if length is not None and len(value) != length:
         raise RowError(f"field {field!r}: has {len(value)} entries, and input_ids has {length}")
     return array.astype(np.int64)

@@ -112,7 +112,7 @@ def _texts(config: Data, index: int) -> Iterator[Document]:
         )
     elif hasattr(source, "tokenized"):
         raise SetpointError(
-            f"{where}: has token ids, and a tokenizer is trained on text.\n"
+            f"{where}: has token ids, but a tokenizer is trained on text.\n"
             f"Valid: --{where}.delete, or sources of text."
         )
     else:
@@ -149,7 +149,7 @@ def train_bpe(
     if vocab_size < least:
         raise SetpointError(
             f"--vocab-size: {vocab_size} is less than {least}: 256 bytes and "
-            f"{', '.join(controls)}.\nValid: {least} or more; 4096 is small, 32768 usual."
+            f"{', '.join(controls)}.\nValid: {least} or more; 4096 is small, 32768 is usual."
         )
     bpe = Tokenizer(models.BPE())
     bpe.pre_tokenizer = pre_tokenizers.Sequence(
@@ -169,9 +169,7 @@ def train_bpe(
     texts = TrainingTexts(config, show)
     bpe.train_from_iterator(texts, trainer)
     if not texts.bytes:
-        raise SetpointError(
-            "data.sources: there is no text on the training side.\nValid: a source with text."
-        )
+        raise SetpointError("data.sources: there is no training text.\nValid: a source with text.")
     settings = {
         "eos_token": END,
         **({"bos_token": BEGIN} if BEGIN in controls else {}),

@@ -35,7 +35,7 @@ class TokenIds(TokenizerConfig, type="ids", owner="setpoint.data.tokenizers.toke
 
     @derive("count")
     def _derive_count(self) -> int:
-        raise Invalid("must be set, or model.vocab_size: it is how many ids there are")
+        raise Invalid("must be set, or model.vocab_size must be: it is the number of token ids")
 
     @rule
     def _check_separator(self) -> Iterator[Problem]:

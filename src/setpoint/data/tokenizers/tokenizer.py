@@ -191,7 +191,7 @@ class IdTokenizer(_Described):
             SetpointError: always.
         """
         raise SetpointError(
-            "tokenizer: type = ids makes no tokens from text.\n"
+            "tokenizer: type = ids cannot tokenize text.\n"
             "Valid: data of token ids; the tokenizer that made them."
         )
 
@@ -263,7 +263,7 @@ class HuggingFaceTokenizer(_Described):
             text = data.decode()
         except UnicodeDecodeError as error:
             raise SetpointError(
-                f"tokenizer.type = huggingface accepts UTF-8, and byte {error.start} is "
+                f"tokenizer.type = huggingface accepts only UTF-8, but byte {error.start} is "
                 f"{data[error.start]:#04x}, which is invalid.\nValid: text in UTF-8, or "
                 f"--tokenizer bytes, which accepts any bytes."
             ) from None
@@ -322,7 +322,7 @@ def _pieces(vocabulary: Vocabulary, separator: int) -> list[bytes]:
     else:
         raise SetpointError(
             f"tokenizer.path: {vocabulary.where} is of type {model.get('type')}, which does "
-            f"not keep spaces in text, so its tokens do not stand for definite bytes.\n"
+            f"not keep spaces in text, so its tokens do not correspond to exact bytes.\n"
             f"Valid: byte-level BPE (GPT-2, Llama 3, Qwen) and SentencePiece with spaces kept "
             f"(Llama 2, Mistral, Gemma)."
         )
@@ -388,7 +388,7 @@ class ChatEncoder:
             if self.tokenizer.token_to_id(alias) != facts.tokens[text]:
                 raise SetpointError(
                     f"tokenizer.path: the control token {text} of {vocabulary.where} cannot be "
-                    f"kept apart from text, so conversations cannot be encoded with it"
+                    f"distinguished from text, so conversations cannot be encoded with it"
                 )
 
     def encode(self, pieces: Sequence[TextPiece]) -> Encoded:

@@ -171,7 +171,7 @@ class Vocabulary:
                 return self.named[name]
         raise SetpointError(
             f"tokenizer.separator: null needs an eos_token or a bos_token, and {SETTINGS} of "
-            f"{self.where} names neither.\nValid: {self._choices()}."
+            f"{self.where} defines neither.\nValid: {self._choices()}."
         )
 
     def name(self, separator: str | None) -> str:
@@ -267,7 +267,7 @@ def _vocabulary_of(tokenizer: TokenizerConfig) -> Vocabulary | None:
 def beyond_vocabulary(place: object, token: int, position: int, size: int) -> str:
     """Message about an id outside the vocabulary."""
     return (
-        f"{place} holds the token {token} at position {position:,}, and the vocabulary of "
+        f"{place} contains the token {token} at position {position:,}, but the vocabulary of the "
         f"tokenizer is {size:,}"
     )
 
@@ -285,14 +285,14 @@ def find_tokenizer(path: str) -> Path:
         return local / TOKENIZER
     if local.is_dir():
         raise SetpointError(
-            f"tokenizer.path: {path} holds no {TOKENIZER}.\nValid: a directory with one; "
+            f"tokenizer.path: {path} has no {TOKENIZER}.\nValid: a directory with one; "
             f"`tokenizer.save_pretrained(...)` of a fast tokenizer of transformers writes it."
         )
     if split_hub_id(path) is None:
         raise MissingPathError(
-            f"tokenizer.path: there is no {path}.\n"
+            f"tokenizer.path: {path} does not exist.\n"
             f"Valid: a directory with {TOKENIZER}, that file, or a hub id such as Qwen/Qwen3-0.6B; "
-            f"`setpoint tokenizer train` makes one from the data."
+            f"`setpoint tokenizer train` trains one on the data."
         )
     works = f"A directory with {TOKENIZER} works without the hub."
     try:

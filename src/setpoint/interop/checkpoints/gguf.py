@@ -173,12 +173,12 @@ def _read(path: Path, file: BufferedReader) -> GGUF:
     for name, (shape, encoding, offset) in infos.items():
         numbers = prod(shape)
         if numbers % encoding.numbers or (shape and shape[-1] % encoding.numbers):
-            raise _Damage(f"{name} {shape} is not whole blocks of {encoding.name}")
+            raise _Damage(f"{name} {shape} is not a whole number of blocks of {encoding.name}")
         file.seek(start + offset)
         size = numbers // encoding.numbers * encoding.size
         content = bytearray(size) if start + offset + size <= path.stat().st_size else bytearray()
         if size and file.readinto(content) != size:
-            raise _Damage(f"{name} has not all of its {size} bytes")
+            raise _Damage(f"{name} lacks some of its {size} bytes")
         tensors[name] = _tensor(content, shape, encoding)
     return GGUF(metadata, tensors, frozenset(encoding.name for _, encoding, _ in infos.values()))
 

@@ -85,13 +85,13 @@ class Foreign:
             ignored.append(re.escape(output))
             if embedding in named and not torch.equal(named[output], named[embedding]):
                 raise RunError(
-                    f"{contents.path} holds an {output} that differs from {embedding}, and the "
+                    f"{contents.path} contains an {output} that differs from {embedding}, but the "
                     f"model has one matrix for both (tie_embeddings). Nothing was loaded."
                 )
         for name in (embedding, output):
             if name in named and (padding := named[name].shape[0] - tokens) > 0:
                 named[name] = named[name][:tokens]
-                contents.note(f"{padding} rows of {name} beyond the vocabulary are left out")
+                contents.note(f"{padding} rows of {name} beyond the vocabulary are dropped")
         if not contents.has_biases:
             for name, shape in hf_shapes(pieces, shapes).items():
                 if name.endswith(".bias"):
@@ -141,8 +141,9 @@ def _require_heads(contents: Contents, config: TransformerConfig, model: str) ->
         given, stored = getattr(config, field), getattr(described, field)
         if given != stored:
             raise SetpointError(
-                f"{contents.path} is for another model than {model}: model.{field} = {given}; "
-                f"there it is {stored}\nValid: no --model, as the checkpoint records its model"
+                f"{contents.path} is for another model than {model}: model.{field} = {given}, but "
+                f"{stored} in the checkpoint\nValid: no --model, as the checkpoint records its "
+                f"model"
             )
 
 
@@ -153,7 +154,7 @@ def _read(system: ForeignSystem, path: Path, optimizer: bool) -> Contents:
         raise
     except Exception as error:  # values of unexpected types raise any error
         raise RunError(
-            f"{path} is damaged, or from a version of {system.title} that is not known here: "
+            f"{path} is damaged, or from an unknown version of {system.title}: "
             f"{type(error).__name__}: {error}. Nothing was loaded."
         ) from error
 
@@ -173,7 +174,7 @@ def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> 
     contents, config, family = foreign.contents, foreign.config, foreign.family
     if config is None or family is None:
         raise SetpointError(
-            f"{contents.path} does not say which model it is for.\nValid: --model MODEL, a "
+            f"{contents.path} does not record its model.\nValid: --model MODEL, a "
             f"directory with the config.json of the model or its id on the hub; or --job SOURCE, a "
             f"job with that model"
         )
@@ -182,7 +183,7 @@ def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> 
     model = foreign.filled(config, family.model_type, config.vocab_size, contents.tensors)
     vars(model)["config"] = config
     if not contents.has_biases:
-        contents.note("biases of zeros are added, which GPT-2 of transformers has everywhere")
+        contents.note("zero biases are added, which GPT-2 in transformers always has")
     folder = contents.path if contents.path.is_dir() else contents.path.parent
     has_tokenizer = any((folder / name).is_file() for name in TOKENIZER_FILES)
     save_pretrained(
@@ -211,7 +212,7 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
     contents, config = foreign.contents, job.model
     if not isinstance(config, TransformerConfig):
         tag = type(config).__setpoint__.tag
-        raise SetpointError(f"model.type = {tag} of the job is not transformer")
+        raise SetpointError(f"model.type = {tag} of the job must be transformer")
     described = foreign.config
     if described is not None:
         if not contents.has_biases:
@@ -219,7 +220,8 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
             described = resolve(described.evolve(norm=LayerNormConfig(bias=False), **absent))
         if conflicts := differences(config, described):
             lines = "".join(
-                f"\n  model.{d.field} = {d.value}; there it is {d.stored}" for d in conflicts
+                f"\n  model.{d.field} = {d.value}, but {d.stored} in the checkpoint"
+                for d in conflicts
             )
             raise SetpointError(f"{contents.path} is for another model than the job's:{lines}")
     family = (foreign.family or family_for(config)).model_type
@@ -235,12 +237,14 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
     if contents.states:
         if not isinstance(job.optimizer, AdamWConfig):
             raise SetpointError(
-                f"the state in {contents.path} is AdamW's, and optimizer.type = "
+                f"the state in {contents.path} is that of AdamW, but optimizer.type = "
                 f"{type(job.optimizer).__setpoint__.tag}.\nValid: adamw"
             )
         updates = {*contents.updates.values()} or {step}
         if len(updates) > 1:
-            raise SetpointError(f"{contents.path}: parameters have taken {sorted(updates)} steps")
+            raise SetpointError(
+                f"{contents.path}: parameters have different step counts, {sorted(updates)}"
+            )
         moments = {
             key: dict(foreign.filled(config, family, vocab_size, named).named_parameters())
             for key, named in contents.states.items()

@@ -152,7 +152,7 @@ def tensors_in(path: Path, content: object) -> Named:
         SetpointError: the content is not a state dict.
     """
     if not isinstance(content, dict) or not content:
-        raise SetpointError(f"{path} holds no state dict: names and their tensors")
+        raise SetpointError(f"{path} contains no state dict (a mapping from names to tensors)")
     bad = [str(name) for name, value in content.items() if not isinstance(value, Tensor)]
     if bad:
         raise SetpointError(f"{path}: {bad[0]} is a {type(content[bad[0]]).__name__}, no tensor")
@@ -169,7 +169,7 @@ def take_numbered_states(contents: Contents, names: list[list[str]], content: An
     counts, expected = ([len(group) for group in lists] for lists in (groups, names))
     if counts != expected:
         raise RunError(
-            f"{contents.path}: the optimizer has groups of {counts} parameters, and those of the "
+            f"{contents.path}: the optimizer has groups of {counts} parameters, but those of the "
             f"model make groups of {expected}"
         )
     pairs = zip(chain.from_iterable(groups), chain.from_iterable(names), strict=True)
@@ -198,8 +198,8 @@ def take_states(contents: Contents, states: Mapping[str, Mapping[str, Any]]) -> 
     if not contents.states:
         known = {key for state in states.values() for key in state}
         contents.note(
-            f"the state of the optimizer is not read: it has {', '.join(sorted(known)) or 'none'}, "
-            f"and AdamW's ({', '.join(MOMENTS[:2])}) is known here"
+            f"the optimizer state was not read: it has {', '.join(sorted(known)) or 'none'}, but "
+            f"only AdamW's ({', '.join(MOMENTS[:2])}) is supported"
         )
 
 
@@ -225,4 +225,4 @@ def only_file(path: Path, names: Iterable[str]) -> Path:
                 listed = ", ".join(file.name for file in match[:4])
                 raise SetpointError(f"{path} holds {len(match)} such files ({listed}); name one")
             return match[0]
-    raise SetpointError(f"{path} holds none of the files {', '.join(names)}")
+    raise SetpointError(f"{path} contains none of the files {', '.join(names)}")

@@ -57,8 +57,9 @@ _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
 def refusal(path: Path, reason: str) -> SetpointError:
     """Error about a pickle that would run code."""
     return SetpointError(
-        f"{path} holds more than tensors, numbers and strings: {reason}. Opening it would run "
-        f"code, so it is not opened.\nValid: a file that torch.load(..., weights_only=True) reads; "
+        f"{path} contains more than tensors, numbers and strings: {reason}. Loading it could run "
+        f"code, so it was not loaded.\nValid: a file that torch.load(..., weights_only=True) "
+        f"reads; "
         f"if you trust this one, load it in its own system and save only the state dict"
     )
 
@@ -88,7 +89,7 @@ def read_torch_file(path: Path) -> Any:
         text = next(iter(str(error).splitlines()), type(error).__name__)
         if "weights_only" in text:  # PyTorch's advice to run the code in the file
             text = lfs_pointer(path) or "it is not a pickle of tensors, numbers and strings"
-        raise RunError(f"{path} is damaged, or is not a file of torch.save: {text}") from error
+        raise RunError(f"{path} is damaged, or was not written by torch.save: {text}") from error
     raise AssertionError("unreachable")
 
 
@@ -168,7 +169,7 @@ class DistributedFiles:
         entries = {name: self._tensors[name] for name in names}
         for name, entry in entries.items():
             if sum(prod(chunk.sizes) for chunk in entry.chunks) != prod(entry.size):
-                raise RunError(f"{self.path} has not all parts of {name}")
+                raise RunError(f"{self.path} lacks parts of {name}")
         try:
             for name, entry in entries.items():
                 tensors[name] = torch.empty(entry.size, dtype=entry.properties.dtype)

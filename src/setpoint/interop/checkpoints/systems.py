@@ -58,8 +58,8 @@ def _read_nanogpt(path: Path, optimizer: bool) -> Contents:
     if other := [*absent, *(name for name in args if name not in _NANOGPT_ARGS)]:
         word = "lacks" if absent else "has"
         raise SetpointError(
-            f"{file}: model_args {word} {other[0]}, so that it is of a program that differs from "
-            f"nanoGPT, and its model is not known here"
+            f"{file}: model_args {word} {other[0]}, so it was written by a program that differs "
+            f"from nanoGPT, and its model is unknown"
         )
     contents.keys = {
         "model_type": "gpt2",
@@ -230,14 +230,14 @@ def _read_torchtune(path: Path, optimizer: bool) -> Contents:
         files = [f for f in files if f.name not in ("recipe_state.pt", "adapter_model.bin")]
         if len(files) != 1:
             listed = ", ".join(f.name for f in files) or "none"
-            raise SetpointError(f"{path} should hold one file of weights, and holds: {listed}")
+            raise SetpointError(f"{path} must contain one file of weights, but contains: {listed}")
         file = files[0]
     content = read_torch_file(file)
     if isinstance(content, dict) and isinstance(content.get("model"), dict):
         content = content["model"]
     contents = Contents(file, tensors_in(file, content))
     if any(".lora_a." in name for name in contents.tensors):
-        raise SetpointError(f"{file} holds the weights of an adapter; merge them in torchtune")
+        raise SetpointError(f"{file} contains the weights of an adapter; merge them in torchtune")
     places = [file.parent / "recipe_state.pt", *(
         folder / "recipe_state" / "recipe_state.pt" for folder in (file.parent, file.parent.parent)
     )]  # fmt: skip
@@ -352,7 +352,7 @@ def _read_megatron(path: Path, optimizer: bool) -> Contents:
     if not (path / METADATA).is_file():
         raise SetpointError(
             f"{path} holds no {METADATA}: only Megatron's distributed checkpoints are read "
-            f"(--ckpt-format torch_dist), as files of its older format are pickles of its classes"
+            f"(--ckpt-format torch_dist), because its older format pickles its own classes"
         )
     files = DistributedFiles(path)
     known = [name.removeprefix("model.") for name in files.shapes]
@@ -373,8 +373,7 @@ def _read_megatron(path: Path, optimizer: bool) -> Contents:
             if any(files.shapes[names[moments[name]]] != shapes.get(name) for name in moments):
                 states = {}
                 contents.note(
-                    "the state of the optimizer is not read: it is divided otherwise than the "
-                    "weights are"
+                    "the optimizer state was not read: it is not divided like the weights"
                 )
                 break
             read = files.read(names[name] for name in moments.values())
@@ -483,12 +482,12 @@ def _read_gguf(path: Path, optimizer: bool) -> Contents:
     content = read_gguf(file)
     if int(content.metadata.get("split.count", 1)) > 1:
         raise SetpointError(
-            f"{file} is one of {content.metadata['split.count']} files; write them as one: "
+            f"{file} is one of {content.metadata['split.count']} files; merge them: "
             f"llama-gguf-split --merge {file.name} whole.gguf"
         )
     contents = Contents(file, dict(content.tensors))
     if "token_embd.weight" not in contents.tensors:
-        raise SetpointError(f"{file} holds no language model: it lacks token_embd.weight")
+        raise SetpointError(f"{file} contains no language model: it lacks token_embd.weight")
     contents.keys = _gguf_keys(file, content.metadata, contents.tensors)
     if quantized := content.encodings - {"F32", "F16", "BF16"}:
         contents.note(

@@ -130,7 +130,7 @@ class Attention(nn.Module):
                 # A rank's rows would be some heads' queries and other heads' keys and values.
                 raise SetpointError(
                     "model.merge_qkv = true: one matrix of queries, keys and values cannot be "
-                    "divided among ranks one row after the other; tensor_plan() says how it can"
+                    "split among ranks by contiguous rows; use the split in tensor_plan()"
                 )
             heads = merged.unflatten(-1, (-1, self.head_dim))
             # With more ranks than key-value heads, each has one of them.
@@ -367,7 +367,9 @@ def attention_context(
     if groups is not None:
         length *= groups.parts.size
         if cache is not None:
-            raise ValueError("a cache needs whole sequences, and ranks divide this model's")
+            raise ValueError(
+                "a cache needs whole sequences, but this model's are divided among ranks"
+            )
     if positions is not None:
         _check_shape("positions", positions, (batch, length), (length,))
         if positions.dim() == 1:
@@ -467,7 +469,7 @@ def _check_shape(name: str, given: Tensor, *shapes: tuple[int, ...]) -> None:
 
 
 def _refuse_padding(positions: Tensor) -> None:
-    message = "positions of all rows must not be negative; give padding by (B, S) positions"
+    message = "positions of all rows must not be negative; mark padding in (B, S) positions"
     if positions.is_cpu and not torch.compiler.is_compiling():
         if bool((positions < 0).any()):
             raise ValueError(message)
@@ -561,13 +563,13 @@ def make_backend(name: BackendName) -> Backend:
 def unavailable_reason(name: BackendName, device: str) -> str | None:
     """Reason why a backend does not run on a device type (package or hardware), or None."""
     if LIMITS[name].gpu_only and device != "cuda":
-        return f"it needs a GPU, and the device is {device}"
+        return f"it needs a GPU, but the device is {device}"
     version = int(name[-1]) if name.startswith("flash_attention_") else None
     if version is not None and not has_package(version):
         module, source = PACKAGES[version]
         return f"the package of {module} is not installed ({source})"
     if name == "varlen" and find_spec("torch.nn.attention.varlen") is None:
-        return f"PyTorch {torch.__version__} has no varlen_attn, which came with 2.10"
+        return f"PyTorch {torch.__version__} has no varlen_attn, which was added in 2.10"
     if name == "flex" and device == "cuda" and find_spec("triton") is None:
         return "its kernels are written in Triton, which is not installed (pip install triton)"
     return None

@@ -257,8 +257,8 @@ class SDPA(Backend):
             return SdpaMask(is_causal=False)
         if self.name == "sdpa_flash" and layout.device.type == "cuda":
             raise SetpointError(
-                "model.attention_backend = sdpa_flash accepts no mask on a GPU, which windows, "
-                "documents and padding need; use auto, flex, varlen or flash_attention_2"
+                "model.attention_backend = sdpa_flash does not support masks on a GPU, which "
+                "windows, documents and padding need; use auto, flex, varlen or flash_attention_2"
             )
         return SdpaMask(is_causal=False, mask=visible(layout, window))
 

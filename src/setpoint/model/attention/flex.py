@@ -45,8 +45,8 @@ class Flex(Backend):
         assert scores.dropout == 0.0
         if query.device.type == "cpu" and torch.is_grad_enabled() and query.requires_grad:
             raise SetpointError(
-                "model.attention_backend = flex: PyTorch has no backward pass of it for the CPU; "
-                "use sdpa or eager to train there"
+                "model.attention_backend = flex: PyTorch has no backward pass for it on the CPU; "
+                "use sdpa or eager to train on a CPU"
             )
         attend = _compiled if query.is_cuda else _interpreted
         more: Any = {} if scores.sinks is None else {"return_aux": AuxRequest(lse=True)}

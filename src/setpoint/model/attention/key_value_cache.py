@@ -57,7 +57,9 @@ class KeyValueCache:
         if self.rows not in (None, batch):
             raise ValueError(f"the cache holds {self.rows} rows; got {batch}")
         if self.length and (documents is None) != (self._documents is None):
-            raise ValueError("documents are given with each call that fills a cache, or with none")
+            raise ValueError(
+                "documents must be given with all calls that fill a cache, or with none"
+            )
         if positions is not None or self._positions is not None:
             self._positions = _join(
                 _counted(self.length, device) if self._positions is None else self._positions,
@@ -95,7 +97,7 @@ class KeyValueCache:
         if first < self._trimmed.get(kind, 0):
             name = "window" if kind == "sliding" else "chunk"
             raise ValueError(
-                f"positions go back behind the {name} of {size}; start with an empty cache"
+                f"positions go back beyond the {name} of {size}; start with an empty cache"
             )
         self._trimmed[kind] = first
         return first

@@ -96,8 +96,8 @@ class Ring(Backend):
             return sequence_plan(self.parts, layout, window)
         if self.kernel == "sdpa_flash" and layout.device.type == "cuda":
             raise SetpointError(
-                "model.attention_backend = sdpa_flash accepts no mask on a GPU, which windows, "
-                "documents and padding need; use sdpa or sdpa_efficient"
+                "model.attention_backend = sdpa_flash does not support masks on a GPU, which "
+                "windows, documents and padding need; use sdpa or sdpa_efficient"
             )
         return masked_plan(self.parts, layout, window)
 

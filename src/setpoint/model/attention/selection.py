@@ -232,13 +232,13 @@ def device_problem(
     """
     limits = LIMITS[name]
     if limits.gpu_only and device == "cpu":
-        return f"it needs a GPU, and the device is {device}"
+        return f"it needs a GPU, but the device is {device}"
     if name == "flex" and device == "cpu" and training:
-        return "PyTorch has no backward pass of it for the CPU"
+        return "PyTorch has no backward pass for it on the CPU"
     if limits.half and compute == "fp32" and (limits.gpu_only or device == "cuda"):
-        return "it computes in bf16 or fp16; set precision.compute"
+        return "it supports only bf16 and fp16; set precision.compute"
     if name == "flex" and device == "cuda" and demands.head < SMALLEST_FLEX_HEAD:
-        return f"it needs heads of {SMALLEST_FLEX_HEAD} components or more on a GPU"
+        return f"it needs a head dimension of at least {SMALLEST_FLEX_HEAD} on a GPU"
     return None
 
 
@@ -251,7 +251,7 @@ def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
     if name != "auto" and not LIMITS[name].deterministic:
         yield Problem(
             "model.attention_backend",
-            "cuDNN's attention is not deterministic, and PyTorch refuses it",
+            "cuDNN's attention is not deterministic, so PyTorch rejects it",
             valid=("auto", *supporting(config, EVERYWHERE)),
             also=("deterministic",),
         )
@@ -269,7 +269,7 @@ def unsupported(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
         return
     limits = LIMITS[name]
     if demands.soft_cap and not limits.soft_cap:
-        yield "cannot cap scores", "attention_soft_cap"
+        yield "does not support a soft cap", "attention_soft_cap"
     if demands.dropout and not limits.dropout:
         yield "does not support attention dropout", "attention_dropout"
     if demands.sinks and not limits.sinks:
@@ -281,9 +281,9 @@ def unsupported(demands: Demands, name: Backend) -> Iterator[tuple[str, str]]:
                 "mla.value_head_dim",
             )
     elif limits.largest_head is not None and demands.head > limits.largest_head:
-        yield f"supports heads of up to {limits.largest_head} components", "head_dim"
+        yield f"supports head dimensions up to {limits.largest_head}", "head_dim"
     elif demands.head % limits.head_multiple:
-        yield f"supports heads of a multiple of {limits.head_multiple} components", "head_dim"
+        yield f"supports head dimensions that are multiples of {limits.head_multiple}", "head_dim"
 
 
 def kind_of(config: TransformerConfig, layer: int) -> Kind:

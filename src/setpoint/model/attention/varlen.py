@@ -102,13 +102,13 @@ def _find_on_host(layout: RowLayout, window: int | None) -> Packed:
     count = len(np.unique(np.stack((rows, documents)), axis=1).T)
     if count != pieces:
         raise SetpointError(
-            f"model.attention_backend: the flash kernels need the tokens of a document in one "
-            f"piece; {count} documents are in {pieces}; use sdpa or flex"
+            f"model.attention_backend: the flash kernels need the tokens of each document to be "
+            f"contiguous, but {count} documents are in {pieces} pieces; use sdpa or flex"
         )
     if window is not None and (~begins[1:] & (positions[1:] != positions[:-1] + 1)).any():
         raise SetpointError(
             f"model.attention_backend: the flash kernels count a window of {window} in tokens, so "
-            f"positions must follow on each other; use sdpa or flex"
+            f"positions must be consecutive; use sdpa or flex"
         )
     # The queries are the last slots of each row.
     slots = slots - (layout.keys - layout.queries)

@@ -66,7 +66,7 @@ def value_problems(
             f"{rows} embedding rows are fewer than the {vocab_size} tokens of the tokenizer",
             valid=(str(vocab_size),),
             also=("config",),
-            hint="Rows of new tokens begin as the mean of the pretrained rows."
+            hint="Rows of new tokens are initialized to the mean of the pretrained rows."
             if section.pretrained is not None
             else f"Or a tokenizer with {rows} tokens or less.",
         )
@@ -99,8 +99,7 @@ def value_problems(
         too_few = bool(overridden) and overridden[0] in EXPERTS
         yield Problem(
             path,
-            f"a token cannot be given to {chosen} experts ({key}), as there are {count} "
-            f"({count_key})",
+            f"a token cannot be routed to {chosen} experts ({key}) of {count} ({count_key})",
             valid=(f"{chosen} or more" if too_few else f"1 to {count}",) if overridden else (),
             also=[f"overrides.{name}" for name in overridden[1:]],
         )
@@ -114,7 +113,7 @@ def type_problems(given: Mapping[str, Any], stored: Mapping[str, Any]) -> Iterat
             continue
         yield Problem(
             f"overrides.{key}",
-            f"must be {expected}, as in config.json ({stored[key]!r}), and is {got}",
+            f"must be {expected}, as in config.json ({stored[key]!r}), but is {got}",
             also=("config",),
         )
 
@@ -163,9 +162,9 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
             config,
             Problem(
                 "config",
-                "is a run or checkpoint of Setpoint, which holds weights and no config.json of "
+                "is a run or checkpoint of Setpoint, which has weights but no config.json of "
                 "transformers",
-                hint="Set it to what the run's own model.config is.",
+                hint="Set it to the model.config of that run.",
             ),
         )
     return read_keys(place.directory)
@@ -189,14 +188,14 @@ def architecture(
     kind, kinds = str(raw.get("model_type")), list(transformers.CONFIG_MAPPING)
     if kind not in kinds:
         named = "" if config.names_model_type else f", which its config.json names as {kind!r}"
-        hint = "It is such a kind, a directory with a config.json, or an id of the hub."
+        hint = "It is such a model type, a directory with a config.json, or a Hub id."
         if raw.get("auto_map"):
             hint = "Program code that comes with it (auto_map, trust_remote_code) is not run."
         raise Unfit(
             config,
             Problem(
                 "config",
-                f"transformers {transformers.__version__} has no such kind of models{named}",
+                f"transformers {transformers.__version__} has no such model type{named}",
                 valid=nearest(kind, kinds, 3) if config.names_model_type else (),
                 hint=hint,
             ),

@@ -125,8 +125,8 @@ class AttentionMask:
         ring = groups is not None and groups.ring is not None
         if ring and demands.sinks:
             raise SetpointError(
-                "parallel.ring adds up blocks of attention, and attention sinks are in none of "
-                "them\nValid: 1, or divide sequences by parallel.ulysses"
+                "parallel.ring merges blocks of attention and does not support attention "
+                "sinks\nValid: 1, or divide sequences by parallel.ulysses"
             )
         # With a cache, as on a CPU: masks have few rows, and lengths change with each call.
         kind = "cpu" if self.cached else device.type
@@ -243,7 +243,7 @@ def make_mask(
     if kind is None or not ends:
         if groups is not None:
             raise SetpointError(
-                "parallel: ranks that divide sequences know no masks but windows and chunks\n"
+                "parallel: context parallelism supports only window and chunk masks\n"
                 "Valid: parallel.ulysses = 1, parallel.ring = 1"
             )
         allowed: Any = sdpa_mask(

@@ -99,7 +99,7 @@ def build_huggingface(
     except Unfit:
         raise
     except Exception as error:  # of any class
-        _refuse_overrides(config, keys, f"transformers cannot make a {kind.__name__}", error)
+        _refuse_overrides(config, keys, f"transformers cannot build a {kind.__name__}", error)
     if torch.get_default_device().type == "meta":  # where there are no values to try it with
         error = _shape_error(hf_config)
         if error is not None and _faulty_overrides(config, keys):
@@ -110,7 +110,7 @@ def build_huggingface(
     _require_causal(model, keys)
     uses_setpoint = model.choose_attention(name == NAME)
     if config.attention_backend == NAME and not uses_setpoint:
-        why = f"{kind.__name__} does not support it, or gives other results with it"
+        why = f"{kind.__name__} does not support it, or gives different results with it"
         _refuse_attention(config, kind, why)
     model.choose_head()
     if name in ON_GPU:
@@ -283,7 +283,7 @@ def _too_many_stages(kind: str, parts: list[str], parallel: Parallel) -> Iterato
     if count > len(parts):
         stages = count // ranks
         total = f"{ranks} ranks with {stages} stages each = {count}" if stages > 1 else f"{count}"
-        why = f"{total} stages are more than the {len(parts)} parts of {kind}: the embedding, "
+        why = f"{total} stages exceed the {len(parts)} parts of {kind}: the embedding, "
         yield Undivided("pipeline", f"{why}{len(parts) - 2} layers and the output")
 
 
@@ -313,7 +313,7 @@ def _undivided_matrices(model: Any, size: int) -> Iterator[Undivided]:
     rows = model.config.get_text_config().vocab_size
     if rows <= (size - 1) * -(-rows // size):
         yield Undivided(
-            "tensor", f"{size} ranks leave none of the {rows} vocabulary rows to the last one"
+            "tensor", f"{size} ranks leave none of the {rows} vocabulary rows for the last one"
         )
 
 

@@ -103,7 +103,7 @@ class HuggingFaceModel(nn.Module):
     @property
     def why_no_head(self) -> str:
         """Reason why the model supports no head, to follow "gives logits only"."""
-        return f", as {type(self.model).__name__} of transformers has its own way to them"
+        return f", as {type(self.model).__name__} of transformers computes them in its own way"
 
     @property
     def output(self) -> Any:
@@ -168,9 +168,10 @@ class HuggingFaceModel(nn.Module):
         balance = balance.float() * self.balance_weight
         if torch.is_grad_enabled() and not balance.requires_grad:
             raise RunError(
-                "model.overrides.output_router_logits = true: the balance loss has no gradient, as "
-                "reentrant checkpoints hide what routers compute, or no trained weight is before a "
-                "router\nValid: false, or memory.activation_checkpointing.reentrant = false"
+                "model.overrides.output_router_logits = true: the balance loss has no gradient, "
+                "because reentrant checkpointing hides the routers' outputs, or no trained weight "
+                "precedes a router\nValid: false, or memory.activation_checkpointing.reentrant = "
+                "false"
             )
         return Outcome(result, balance)
 
@@ -406,7 +407,7 @@ class HuggingFaceModel(nn.Module):
     def _no_balance(self) -> Unfit:
         problem = Problem(
             "overrides.output_router_logits",
-            f"true asks for a balance loss, and {type(self.model).__name__} has none with a weight",
+            f"true requests a balance loss, but {type(self.model).__name__} has none with a weight",
             valid=("false",),
             also=("config",),
         )
@@ -443,7 +444,7 @@ class HuggingFaceModel(nn.Module):
             why = (
                 f"attention is computed by {self.attention} of transformers"
                 if self.attention != NAME
-                else "its layers keep a state from token to token"
+                else "its layers carry a state from token to token"
             )
             raise SetpointError(
                 f"parallel.{axis}: {type(self.model).__name__} needs whole sequences, as {why}\n"
@@ -451,8 +452,8 @@ class HuggingFaceModel(nn.Module):
             )
         if self.balances:
             raise SetpointError(
-                f"parallel.{axis}: model.overrides.output_router_logits = true asks for a balance "
-                f"loss over whole sequences, of which each rank has a part\n"
+                f"parallel.{axis}: model.overrides.output_router_logits = true requests a balance "
+                f"loss over whole sequences, but each rank has only a part of each\n"
                 f"Valid: 1, or output_router_logits = false"
             )
         self.groups = groups

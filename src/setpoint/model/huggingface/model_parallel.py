@@ -81,7 +81,7 @@ def tensor_plan(model: Any) -> dict[str, str]:
     if unknown:
         raise SetpointError(
             f"parallel.tensor: the plan of transformers for {kind} divides modules by "
-            f"{', '.join(unknown)}, and what can be done is {', '.join(WORDS)}\nValid: 1"
+            f"{', '.join(unknown)}, but supported are only {', '.join(WORDS)}\nValid: 1"
         )
     plan: dict[str, str] = {}
     for pattern, word in given.items():
@@ -159,13 +159,13 @@ def parts_of(model: Any) -> list[str]:
     layers = getattr(decoder, LAYERS, None)
     if not is_usual or LAYERS not in names or not isinstance(layers, nn.ModuleList):
         raise SetpointError(
-            f"parallel.pipeline: {kind} of transformers has no plan for pipelines, and no "
+            f"parallel.pipeline: {kind} of transformers has neither a pipeline plan nor "
             f"{', '.join(USUAL)}\nValid: 1"
         )
     if getattr(model.config, "output_router_logits", False):
         raise SetpointError(
-            "parallel.pipeline: model.overrides.output_router_logits = true asks for a balance "
-            "loss over the routers of all layers together, and each stage has some of them\n"
+            "parallel.pipeline: model.overrides.output_router_logits = true requests a balance "
+            "loss over the routers of all layers together, but each stage has only some of them\n"
             "Valid: 1, or output_router_logits = false"
         )
     return part_names(len(decoder.layers))
@@ -269,8 +269,8 @@ def use_experts(model: nn.Module, dispatcher: TokenDispatcher) -> list[ExpertPar
         experts.dispatcher = dispatcher
     if not parts:
         raise SetpointError(
-            f"parallel.expert: {type(model).__name__} of transformers has no experts in one tensor "
-            f"for each projection\nValid: 1"
+            f"parallel.expert: {type(model).__name__} of transformers does not store the experts "
+            f"of each projection in one tensor\nValid: 1"
         )
     return parts
 
@@ -318,7 +318,10 @@ def why_no_width(path: str, experts: Any, size: int) -> str | None:
     if unknown:
         return f"it is not known how {', '.join(sorted(unknown))} of {path} are divided"
     if any(True for part in experts.children() for _ in part.parameters()):
-        return f"the experts of {path} have adapters, whose inner width ranks cannot divide"
+        return (
+            f"the experts of {path} have adapters, whose rank dimension cannot be divided among "
+            f"ranks"
+        )
     width = experts.down_proj.shape[dims.widths["down_proj"]]
     return f"{size} ranks cannot divide experts of {width}, as in {path}" if width % size else None
 

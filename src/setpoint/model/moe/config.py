@@ -10,7 +10,7 @@ from setpoint.config import RUNTIME, Caution, Config, Problem, dead, derive, der
 from setpoint.model.divisors import nearest_divisors
 
 ROUTER_WITHOUT_GRADIENT = "router-without-gradient"
-CAUTIONS = {ROUTER_WITHOUT_GRADIENT: "the loss of the model does not reach the routers"}
+CAUTIONS = {ROUTER_WITHOUT_GRADIENT: "the model's loss has no gradient for the routers"}
 
 
 class RouterConfig(Config):
@@ -159,7 +159,7 @@ class MoE(Config):
         if self.top_k > self.experts:
             yield Problem(
                 "top_k",
-                f"a token cannot go to {self.top_k} of {self.experts} experts",
+                f"a token cannot be routed to {self.top_k} of {self.experts} experts",
                 valid=(str(self.experts),),
                 also=("experts",),
             )
@@ -184,17 +184,17 @@ class MoE(Config):
         also: tuple[str, ...] = ("groups", "experts", "top_k")
         if self.top_groups < fewest:
             wrong = (
-                f"{self.top_groups} of {self.groups} groups hold {self.top_groups * size} experts, "
+                f"{self.top_groups} of {self.groups} groups have {self.top_groups * size} experts, "
                 f"fewer than top_k = {self.top_k}"
             )
         elif self.top_groups >= self.groups:
             choice = "choose all" if self.top_groups == self.groups else "choose more than the"
-            wrong = f"a token would {choice} {self.groups} groups, so that they change nothing"
+            wrong = f"a token would {choice} {self.groups} groups, so groups would have no effect"
             also = ("groups",)
         else:
             wrong = (
-                f"the {self.top_k} best experts (top_k) of a token always lie in its {self.top_k} "
-                f"best groups, so that groups change nothing"
+                f"the {self.top_k} best experts (top_k) of a token are always in its {self.top_k} "
+                f"best groups, so groups would have no effect"
             )
             also = ("top_k", "router")
         nearest = fewest if self.top_groups < fewest else most
@@ -212,8 +212,8 @@ class MoE(Config):
             yield Caution(
                 ROUTER_WITHOUT_GRADIENT,
                 "router.normalize",
-                "the weight of a single expert is 1 whatever its score, so that routers learn "
-                "from their own losses only",
+                "the weight of a single expert is always 1, so routers learn only from their own "
+                "losses",
                 valid=("false",),
                 also=("top_k",),
             )
@@ -231,7 +231,7 @@ class MoE(Config):
         most = self.experts / self.top_k
         if self.capacity_factor is None or self.capacity_factor < most:
             return None
-        return f"from {most:g} = experts / top_k on an expert receives all tokens there are"
+        return f"from {most:g} = experts / top_k on, an expert never drops tokens"
 
     @dead("load_sequences")
     def _load_sequences_is_dead(self) -> str | None:
@@ -268,7 +268,7 @@ def expert_problems(c: Any) -> Iterator[Problem]:
                 yield Problem(
                     "moe.implementation",
                     f"a grouped matrix product needs widths that are multiples of "
-                    f"{GROUPED_MULTIPLE}, in bf16 of 8, and {path} is {size}",
+                    f"{GROUPED_MULTIPLE}, of 8 in bf16, but {path} is {size}",
                     valid=("auto", "loop"),
                     also=(path,),
                     hint=f"Or set {path} to {' or '.join(map(str, nearest))}.",

@@ -333,7 +333,7 @@ class DeepEPDispatcher:
         x = cast_once(x)
         if x.dtype != torch.bfloat16:
             raise SetpointError(
-                f"parallel.dispatch = deepep sends bf16, and the model computes in {x.dtype}\n"
+                f"parallel.dispatch = deepep sends bf16, but the model computes in {x.dtype}\n"
                 f"Valid: precision.compute = bf16, or all_to_all"
             )
         sent = _DispatchedRows(self._buffer_for(x), _chosen(assigned, weights.shape), self.experts)
@@ -364,7 +364,7 @@ class DeepEPDispatcher:
             if self.buffer_size < near:
                 raise SetpointError(
                     f"parallel.dispatch.buffer_size: DeepEP needs {near:,} bytes for {ranks} ranks "
-                    f"and rows of {width:,} bytes, and it is {self.buffer_size:,}\n"
+                    f"and rows of {width:,} bytes, but it is {self.buffer_size:,}\n"
                     f"Valid: {-(-near // 2**20)} MiB or more"
                 )
             self._buffer = self.make(self.group, self.buffer_size, far)

@@ -287,22 +287,22 @@ def why_not_grouped(matrices: Tensor) -> str | None:
     # Its implementation for compilers and fake tensors supports bf16 only.
     is_plain = type(matrices) in (Tensor, nn.Parameter) and not torch.compiler.is_compiling()
     if not is_plain and dtype != torch.bfloat16:
-        return f"compiled it computes in bf16, and not in {dtype}"
+        return f"compiled, it supports only bf16, not {dtype}"
     if device.type == "cuda":
         major, minor = torch.cuda.get_device_capability(device)
         if major < 8:
             return f"it needs a GPU of compute capability 8.0, this one has {major}.{minor}"
         if dtype != torch.bfloat16:
-            return f"it computes in bf16 on a GPU, and not in {dtype}"
+            return f"on a GPU it supports only bf16, not {dtype}"
     elif device.type != "cpu":
         return f"PyTorch has none for {device.type}"
     elif dtype not in _CPU_TYPES:
-        return f"it does not compute in {dtype}"
+        return f"it does not support {dtype}"
     for size in matrices.shape[1:]:
         if size * dtype.itemsize % ALIGNMENT:
             return (
                 f"it needs widths that are multiples of {ALIGNMENT // dtype.itemsize} in {dtype}, "
-                f"and one is {size}"
+                f"but one is {size}"
             )
     return None
 
@@ -583,7 +583,7 @@ class PackedExperts(nn.Module):
         reason = why_not_grouped(up)
         if reason is not None and self.implementation == "grouped":
             raise SetpointError(
-                f"model.moe.implementation = grouped: there is no grouped matrix product here: "
+                f"model.moe.implementation = grouped: grouped matrix products are not available: "
                 f"{reason}; auto uses it where it works, and loop works everywhere"
             )
         return reason is None

@@ -91,7 +91,7 @@ class Router(nn.Module):
 
     def decide(self, logits: Tensor) -> RouterOutput:
         """Choose experts from (T, E) logits."""
-        raise TypeError(f"{type(self).__name__} does not define how it chooses")
+        raise TypeError(f"{type(self).__name__} does not define how experts are chosen")
 
     def weigh(self, scores: Tensor, experts: Tensor) -> Tensor:
         """Compute the weights of chosen experts from their scores."""

@@ -160,7 +160,7 @@ def completed(
     place = place or find_base(path, base, config.pretrained)
     frozen = tensors_at(place, base.tensors, config, vocab_size, path, model)
     if lost := [name for name in base.tensors if name not in frozen]:
-        raise RunError(f"{path} leaves out {lost[0]}, which {place.directory} does not have")
+        raise RunError(f"{path} omits {lost[0]}, which {place.directory} does not have")
     tensors = {**checkpoint.tensors, "model": {**frozen, **checkpoint.tensors["model"]}}
     return replace(checkpoint, tensors=tensors, base=None)
 
@@ -412,10 +412,10 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
             return place
         reasons.append(f"{name} has changed: {changed}")
     raise SetpointError(
-        f"{checkpoint} leaves out {len(base.tensors)} frozen parameters (checkpoint.save_frozen = "
+        f"{checkpoint} omits {len(base.tensors)} frozen parameters (checkpoint.save_frozen = "
         f"false), which come from {base.name}, and these weights were not found:\n  "
         + "\n  ".join(dict.fromkeys(reasons))
-        + f"\nValid: the same files at {base.directory}, where a symbolic link will do"
+        + f"\nValid: the same files at {base.directory}, or a symbolic link to them"
     )
 
 

@@ -198,7 +198,7 @@ def foreign_names(config: ModelConfig) -> str:
     tag = type(config).__setpoint__.tag
     return (
         f"a model of type = {tag} can start from a run or a checkpoint of Setpoint, not from a "
-        f"directory of Hugging Face, whose tensor names it does not have"
+        f"directory of Hugging Face, which uses other tensor names"
     )
 
 

@@ -20,7 +20,7 @@ _NO_EFFECT: Final = {
     "metadata of the file": "model_type architectures transformers_version "
     "_name_or_path name_or_path _commit_hash is_llama_config transformers.js_config "
     "unsloth_fixed unsloth_version",
-    "the dtype of the weights, which their files give as well": "dtype torch_dtype use_bfloat16",
+    "the dtype of the weights, which their files also record": "dtype torch_dtype use_bfloat16",
     "generation settings and special tokens": "use_cache bos_token_id "
     "eos_token_id pad_token_id unk_token_id sep_token_id decoder_start_token_id "
     "cache_implementation max_length min_length do_sample early_stopping num_beams "
@@ -54,7 +54,7 @@ _MUST_BE: Mapping[str, tuple[object, ...]] = {
     "use_mrope": (None, False),
 }
 _REFUSED: Mapping[str, str] = {
-    "auto_map": "names code in the repository, which is not run",
+    "auto_map": "refers to code in the repository, which is not run",
 }
 
 

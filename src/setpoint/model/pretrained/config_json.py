@@ -133,7 +133,7 @@ def _family_of(keys: Mapping[str, Any], file: Path) -> Family:
         if kind is None:
             text = "has no model_type"
         elif isinstance(kind, str) and kind in LACKING:
-            text = f"has model_type {kind!r}, and the transformer lacks {LACKING[kind]}"
+            text = f"has the unsupported model_type {kind!r}, which needs {LACKING[kind]}"
             raise SetpointError(f"{file} {text}\n{way_out}")
         raise SetpointError(f"{file} {text}. Valid: {known}\n{way_out}")
     family = FAMILIES[kind]
@@ -141,8 +141,8 @@ def _family_of(keys: Mapping[str, Any], file: Path) -> Family:
     if names != [family.architecture]:
         listed = ", ".join(map(str, cast(list[Any], names))) if isinstance(names, list) else names
         raise SetpointError(
-            f"{file} has the architecture {listed}, and of {kind} models only "
-            f"{family.architecture} is supported, a decoder with a language-model head\n{way_out}"
+            f"{file} has the architecture {listed}, but for {kind} only {family.architecture} is "
+            f"supported, a decoder with a language-model head\n{way_out}"
         )
     return family
 

@@ -87,7 +87,7 @@ def _require_device(device: torch.device | str) -> None:
     except (AssertionError, RuntimeError) as error:
         reason = str(error).partition("\n")[0]
         raise SetpointError(
-            f"device = {device}: {reason}. Valid: cpu, or what this machine has"
+            f"device = {device}: {reason}. Valid: cpu, or a device of this machine"
         ) from error
 
 

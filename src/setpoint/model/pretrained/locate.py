@@ -96,7 +96,7 @@ def locate_here(name: str) -> Place | None:
 def adapter_alone(name: str) -> SetpointError:
     """The error for the directory of an adapter without the model that it adapts."""
     return SetpointError(
-        f"{name} holds an adapter only, in PEFT's format, without weights that it adapts.\n"
+        f"{name} has only an adapter, in PEFT's format, without the base weights.\n"
         f"Valid: the directory of a merged model, which PEFT's merge_and_unload() gives; the run "
         f"that the adapter was exported from; `setpoint export RUN` without --adapter"
     )

@@ -48,7 +48,7 @@ def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
     result = DType.read(dtype).torch()
     if result not in map(dtype_named, FLOATS):
         known = ", ".join(TORCH_NAMES[name] for name in FLOATS)
-        raise SetpointError(f"dtype = {dtype}: weights cannot be of it. Valid: {known}")
+        raise SetpointError(f"dtype = {dtype}: weights cannot have this dtype. Valid: {known}")
     return result
 
 
@@ -193,7 +193,7 @@ def _read_stored(info: TensorInfo, box: Sequence[slice]) -> Tensor:
             read_box(file.fileno(), info, box, tensor)
     except OSError as error:
         if error.errno == errno.ENODATA:
-            raise DamagedFile(info.file, "it was cut short while it was read") from error
+            raise DamagedFile(info.file, "it was truncated while it was being read") from error
         raise SetpointError(f"{info.file} cannot be read: {error.strerror}") from error
     return tensor
 
@@ -203,7 +203,7 @@ def _dtype_of(info: TensorInfo) -> torch.dtype:
         return dtype_named(info.dtype)
     except KeyError:
         raise SetpointError(
-            f"{info.file} cannot be read: it has numbers of the format {info.dtype}"
+            f"{info.file} cannot be read: its dtype {info.dtype} is not supported"
         ) from None
 
 
@@ -243,7 +243,7 @@ def dequantize(
             piece = reader.by_scales(start, end)
         if not piece.isfinite().all():
             scales = "absmax" if encoding.values == "levels" else "scales"
-            raise unsound(encoding, scales, "that make weights which are not finite")
+            raise unsound(encoding, scales, "that make the weights non-finite")
         values[start - first : end - first] = piece.mT if encoding.transposed else piece
     return values
 
@@ -310,7 +310,7 @@ class _DenseRows:
         if "zeros" in self.parts:
             values = values - self._spread(self._block_values("zeros", start, end, 2), values)
         if (scales == 0).any() and ((self._spread(scales, values) == 0) & (values != 0)).any():
-            raise unsound(self.encoding, "scales", "that are zero beside weights that are not")
+            raise unsound(self.encoding, "scales", "that are zero although the weights are not")
         if self.factor is not None:
             scales = scales * self.factor
         return values * self._spread(scales, values)

@@ -60,8 +60,8 @@ def require_no_adapter(checkpoint: Path) -> None:
     adapter = job_of(checkpoint).adapter
     if adapter is not None:
         raise SetpointError(
-            f"{checkpoint} has an adapter of type = {type(adapter).__setpoint__.tag}, without "
-            f"which its weights are incomplete: `setpoint export RUN DIRECTORY` merges it"
+            f"{checkpoint} has an adapter of type = {type(adapter).__setpoint__.tag}, and its "
+            f"weights are incomplete without it; merge it with `setpoint export RUN DIRECTORY`"
         )
 
 

@@ -351,7 +351,7 @@ def _require_room(target: Path, overwrite: bool) -> None:
         raise SetpointError(f"{target} is a file, not a directory")
     if not overwrite and target.is_dir() and any(target.iterdir()):
         raise SetpointError(
-            f"{target} is not empty, and nothing was written; choose another directory, or pass "
+            f"{target} is not empty, so nothing was written; choose another directory, or pass "
             f"overwrite=True to replace it"
         )
 

@@ -45,8 +45,8 @@ def list_tensors(directory: Path) -> dict[str, TensorInfo]:
     pickles = [name for name in _PICKLES if (directory / name).is_file()]
     if pickles:
         raise SetpointError(
-            f"{directory} has its weights in {pickles[0]}, a pickle, which is not read because it "
-            f"can run any code. If you trust it, convert it to safetensors: "
+            f"{directory} has its weights in {pickles[0]}, a pickle file, which is not loaded "
+            f"because it can run arbitrary code. If you trust it, convert it to safetensors: "
             f"transformers.AutoModelForCausalLM.from_pretrained({str(directory)!r})"
             f".save_pretrained(...)"
         )
@@ -135,7 +135,7 @@ def unread_quantization(keys: Any) -> str | None:
         keys: keys of `quantization_config`.
     """
     if not isinstance(keys, dict):
-        return f"is {keys!r}, and must be a table with quant_method"
+        return f"is {keys!r}, but must be a table with quant_method"
     method = keys.get("quant_method")
     if not isinstance(method, str) or method not in _VIEWS:
         return f"quant_method = {method!r} is not supported. Valid: {', '.join(_VIEWS)}"
@@ -206,8 +206,8 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
             problems.append(f"{name} ({info.dtype}) is not part of a quantized weight")
     if problems:
         raise RunError(
-            f"{directory} has weights whose quantization is not that of {file} "
-            f"(quant_method = {keys['quant_method']}), and nothing was loaded:\n  "
+            f"{directory} has weights whose quantization does not match {file} (quant_method = "
+            f"{keys['quant_method']}), and nothing was loaded:\n  "
             f"{listed(problems, 1)}"
         )
     return {**unquantized, **dense}
@@ -221,7 +221,7 @@ def _require_dense(directory: Path, infos: Mapping[str, TensorInfo]) -> None:
         more = f", and {len(parts) - 1} others" if len(parts) > 1 else ""
         method = next(filter(None, parts.values()), "fp8")
         raise SetpointError(
-            f"{directory} has quantized weights ({name} is {infos[name].dtype}{more}), and "
+            f"{directory} has quantized weights ({name} is {infos[name].dtype}{more}), but "
             f"{directory / CONFIG} has no {KEY}; the names of scales suggest quant_method = "
             f"{method}. Valid: {', '.join(_VIEWS)}"
         )
@@ -335,7 +335,7 @@ def _scaled(
         parts["factor"] = factor
         if sum(files.part(factor, name).shape) > 1:
             raise _PartMismatch(
-                f"{factor} is {files.infos[factor].shape}, and must be a single number"
+                f"{factor} is {files.infos[factor].shape}, but must be a single number"
             )
     if zeros is not None and zeros in files.infos:
         parts["zeros"] = zeros

@@ -269,7 +269,7 @@ def _blocks(config: TransformerConfig, names: Names) -> Iterator[_ParameterBlock
             hf = names[module]
             if isinstance(hf, HfModule) and hf.packed:
                 raise SetpointError(
-                    "model.moe.packed = false: the files have all experts of a layer in one tensor"
+                    "model.moe.packed = false: the files store all experts of a layer in one tensor"
                     "\nValid: true"
                 )
             yield _ParameterBlock(name, layer, module, kind, shape[0], expert=int(match[2]))
@@ -407,8 +407,8 @@ def require_depth(directory: Path, config: TransformerConfig) -> None:
     count = len(list_tensors(directory))
     if config.layers > count:
         raise RunError(
-            f"{directory}: config.json has {config.layers} layers, and the files hold {count} "
-            f"tensors in all. Nothing was loaded."
+            f"{directory}: config.json has {config.layers} layers, but the files contain only "
+            f"{count} tensors. Nothing was loaded."
         )
 
 
@@ -450,11 +450,11 @@ def require_tensors(
         _mismatch(missing, "missing"),
         _mismatch(beyond, "not in the model"),
         _mismatch(shapes, "of another shape"),
-        _mismatch(kinds, f"of a type that weights cannot have ({', '.join(FLOATS)} can)"),
+        _mismatch(kinds, f"of an unsupported dtype (supported: {', '.join(FLOATS)})"),
     ]
     if any(mismatches):
         lines = "\n  ".join(filter(None, mismatches))
-        raise RunError(f"{where} does not fit the model, and nothing was loaded:\n  {lines}")
+        raise RunError(f"{where} does not fit the model, so nothing was loaded:\n  {lines}")
 
 
 def _mismatch(names: list[str], fault: str) -> str:

@@ -82,7 +82,7 @@ class Spanning(ScheduleConfig):
     @derive("horizon")
     def _derive_horizon(self) -> Duration | None:
         if self.needs_horizon:
-            raise Invalid("must be set: it is what the curve, or a share of it, is drawn over")
+            raise Invalid("must be set: the curve, or a share of it, is defined relative to it")
         return None
 
     @property
@@ -96,7 +96,7 @@ class Spanning(ScheduleConfig):
 
     @dead("horizon")
     def _horizon_is_dead(self) -> str | None:
-        return None if self.needs_horizon else "no length is a share of it"
+        return None if self.needs_horizon else "no length is given as a share of it"
 
     @dead("horizon_share")
     def _horizon_share_is_dead(self) -> str | None:
@@ -158,7 +158,7 @@ class Moving(ScheduleConfig):
         if not (units or moving):
             yield Problem(
                 "by",
-                "has no effect: without a warm-up nothing moves",
+                "has no effect: without a warm-up no length changes",
                 also=("warmup",),
                 hint="Remove it, or give a warm-up.",
             )
@@ -288,7 +288,7 @@ class Wsd(Decaying, type="wsd"):
                 SHORTENED_DECAY,
                 "decay_length",
                 f"a decay of {self.decay_length} does not fit into the {left} that warmup leaves "
-                f"of horizon, so it is shortened to these",
+                f"of horizon, so it is shortened to that",
                 valid=(left,),
                 also=("warmup", "horizon"),
             )
@@ -397,15 +397,17 @@ class Piecewise(Moving, Spanning, type="piecewise"):
     def _check_phases(self) -> Iterator[Problem]:
         if not self.phases:
             yield Problem(
-                "phases", "no phase, so no curve", valid=("[{length = 100, target = 1}]",)
+                "phases",
+                "there are no phases, so there is no curve",
+                valid=("[{length = 100, target = 1}]",),
             )
             return
         unknown = [index for index, phase in enumerate(self.phases) if phase.length is None]
         if len(unknown) > 1:
             yield Problem(
                 f"phases.{unknown[1]}",
-                f"has no length, like phases.{unknown[0]}; one phase can fill up what the others "
-                f"leave",
+                f"has no length, like phases.{unknown[0]}; only one phase can take the rest of "
+                f"the horizon",
                 hint="Give it a length.",
             )
         source = self.start
@@ -414,7 +416,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
                 zero = "target" if source else "target before" if index else "start"
                 yield Problem(
                     f"phases.{index}.curve",
-                    f"equal ratios lead neither from 0 nor to 0, and the {zero} is 0",
+                    f"exponential decay can neither start nor end at 0, but the {zero} is 0",
                     valid=("linear", "cosine", "polynomial"),
                     hint="Or use a small factor instead of 0, such as 1e-8.",
                 )
@@ -434,7 +436,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
                 LONG_PHASES,
                 "phases",
                 f"together {given:g} {unit} do not fit into {total:g}: "
-                f"{' + '.join(f'{length:g}' for length in known)}; what lies beyond is not reached",
+                f"{' + '.join(f'{length:g}' for length in known)}; the rest is never reached",
                 also=("horizon",),
             )
         elif unknown is not None and given == total:
@@ -495,4 +497,4 @@ class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:Plat
     @rule
     def _check_floor(self) -> Iterator[Problem]:
         if self.floor == 1:
-            yield Problem("floor", "is the full rate, so that it would never fall", valid=("0.1",))
+            yield Problem("floor", "is the full rate, so the rate would never fall", valid=("0.1",))

@@ -51,7 +51,7 @@ def document(
     if len(runs) > MANY:
         kept = [panel for panel in drawn_panels if panel["main"]]
         if gone := len(drawn_panels) - len(kept):
-            notes.append(f"{gone} further metrics of {len(runs)} runs are left out")
+            notes.append(f"{gone} further metrics of {len(runs)} runs are omitted")
         drawn_panels = kept
         drawn = {name for panel in drawn_panels for name in panel["columns"]}
     else:
@@ -61,7 +61,7 @@ def document(
     events = max(20, 10 * EVENTS // max(10, len(runs)))
     differing = list(_differences(runs))
     if len(differing) > ROWS:
-        notes.append(f"{len(differing) - ROWS} further differences are left out")
+        notes.append(f"{len(differing) - ROWS} further differences are omitted")
     return {
         "title": title,
         "version": VERSION,

@@ -79,7 +79,7 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
         raise SetpointError(f"{path} is a folder; give the name of a file, such as {path / NAME}")
     if path.is_symlink() and not path.exists():
         raise SetpointError(
-            f"{path} is a link to {os.readlink(path)}, which is not there, and is not replaced; "
+            f"{path} is a link to {os.readlink(path)}, which does not exist, and is not replaced; "
             f"give another {option}, or remove it"
         )
     if not path.exists():

@@ -149,7 +149,7 @@ def _settings(run: RunData, config: Mapping[str, Any]) -> dict[str, dict[str, An
     if not fields:
         fields = {path: {"value": value} for path, value in flat(config) if path}
     if len(fields) > SETTINGS:
-        run.problems.append(f"{len(fields) - SETTINGS} fields of the configuration are left out")
+        run.problems.append(f"{len(fields) - SETTINGS} fields of the configuration are omitted")
     return dict(list(fields.items())[:SETTINGS])
 
 
@@ -199,7 +199,7 @@ def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
         run.problems.append(f"{name} cannot be read: {error.strerror or error}")
     if broken:
         lines = "1 line is" if broken == 1 else f"{broken} lines are"
-        run.problems.append(f"{name}: {lines} not a row and left out; the first is line {first}")
+        run.problems.append(f"{name}: {lines} not valid rows, omitted; the first is line {first}")
 
 
 def json_number(value: float | None) -> Any:
@@ -264,7 +264,7 @@ def _read_metrics(run: RunData) -> None:
             f"metrics.jsonl: {len(dropped)} or more columns beyond {COLUMNS} are left out"
         )
     if samples > SAMPLES:
-        run.problems.append(f"metrics.jsonl: {samples - SAMPLES} samples of text are left out")
+        run.problems.append(f"metrics.jsonl: {samples - SAMPLES} samples of text are omitted")
 
 
 def _read_events(run: RunData) -> None:
@@ -279,8 +279,8 @@ def _read_events(run: RunData) -> None:
                 del late[: EVENTS // 2]
     run.events += late[-EVENTS // 2 :]
     if (gone := run.event_count - len(run.events)) > 0:
-        run.problems.append(f"events.jsonl: {gone} events between the first and the last ones "
-                            f"are left out")  # fmt: skip
+        run.problems.append(f"events.jsonl: {gone} events between the first and the last ones are "
+                            f"omitted")  # fmt: skip
 
 
 def _cut(value: Any) -> Any:

@@ -176,10 +176,11 @@ def fallback_notes(job: Job, files: FallbackFiles) -> Iterator[str]:
     """List the files that are read from a checkpoint."""
     if files.tokenizer is not None:
         assert isinstance(job.tokenizer, HuggingFace)
-        yield f"tokenizer: {job.tokenizer.path} is gone; the one in {files.tokenizer} is used"
+        yield (
+            f"tokenizer: {job.tokenizer.path} no longer exists; using the copy in {files.tokenizer}"
+        )
     if files.model is not None:
         assert isinstance(job.model, HuggingFaceConfig)
         yield (
-            f"model: no config.json lies at {job.model.config}; the one kept in {files.model} is "
-            f"used"
+            f"model: there is no config.json in {job.model.config}; using the copy in {files.model}"
         )

@@ -226,7 +226,7 @@ def build_components(
     )
     if job.data.packing.isolate and not components.objective.takes_documents:
         raise SetpointError(
-            f"data.packing.isolate: true needs a model that accepts documents, and a "
+            f"data.packing.isolate: true needs a model that accepts documents, but a "
             f"{type(components.model).__name__} accepts only tokens.\nValid: false, or a model "
             "with takes_documents = True."
         )

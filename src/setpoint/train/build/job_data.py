@@ -193,8 +193,8 @@ def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
         return  # rows of different sources have different numbers of tokens
     if steps is not None and steps * size > count + tolerance:
         raise SetpointError(
-            f"data.sources: `epochs` allows {count:,.0f} sequences of the sources that have a "
-            f"weight then, and {steps:,} steps of {size} take {steps * size:,}.\n"
+            f"data.sources: `epochs` allows {count:,.0f} sequences of the sources with a weight "
+            f"in this phase, but {steps:,} steps of {size} take {steps * size:,}.\n"
             f"Valid: duration up to {count // size:.0f} steps, more epochs, or epochs = null for a "
             "source."
         )
@@ -229,12 +229,12 @@ def trained_on(train: Sequences, datasets: Mapping[str, Sequences]) -> Iterator[
     if not datasets:
         return
     if train.identity.tokens is None:
-        yield "evaluation: whether its texts are trained on is not looked up in streamed data"
+        yield "evaluation: streamed data is not searched for texts that are also trained on"
         return
     if len(train.identity.files) > COMPARED:
         yield (
-            f"evaluation: whether its texts are trained on is not looked up in "
-            f"{len(train.identity.files):,} documents, more than {COMPARED:,}"
+            f"evaluation: {len(train.identity.files):,} documents, more than {COMPARED:,}, are "
+            f"not searched for texts that are also trained on"
         )
         return
     known = {file.sha256 for file in train.identity.files}
@@ -266,7 +266,7 @@ def uneven_split(corpora: Sequence[Corpus], held_out: Corpus, share: float) -> l
     if taken > kept and share < HALF:
         lines.append(
             f"caution: {taken:,} tokens are held out and {kept:,} trained on, since documents "
-            "differ in length; data.validation names texts to evaluate on"
+            "differ in length; set data.validation to choose texts to evaluate on"
         )
     return lines
 

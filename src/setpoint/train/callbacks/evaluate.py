@@ -80,7 +80,9 @@ class EvaluateCallback(Callback):
             loop.scores = evaluate(loop.job, loop.components, loop.check, self.progress.work)
         except Abandoned:
             self.state.due = counts
-            self.progress.note(f"step {step}: its evaluation is left to the next start of the run")
+            self.progress.note(
+                f"step {step}: its evaluation is postponed to the next start of the run"
+            )
             return
         self.state.step, self.state.due = step, None
         row = {

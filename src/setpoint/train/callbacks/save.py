@@ -43,7 +43,7 @@ class NoSaveCallback(Callback):
     def start(self, loop: Loop) -> None:
         """Show a note before the first step."""
         self.progress.note(
-            f"checkpoint.save = false: no checkpoint is saved, and what is trained from step "
+            f"checkpoint.save = false: no checkpoint is saved, and training from step "
             f"{loop.position.step} on is lost when this process ends"
         )
 

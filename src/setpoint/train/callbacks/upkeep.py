@@ -67,7 +67,7 @@ class ProfileCallback(Callback):
             limit = "" if repeat is None else f" of {repeat}"
             self.progress.note(
                 f"profiling: the session ended at step {loop.position.step}, when {cycles}{limit} "
-                f"cycles had recorded a step"
+                "cycles had recorded a step"
             )
 
     def tell(self, cycle: Cycle) -> None:
@@ -80,7 +80,7 @@ class ProfileCallback(Callback):
         )
         label = f"profile of steps {cycle.first} to {cycle.last}"
         if not cycle.whole:
-            label += f", of {self.section.active} that were to be recorded,"
+            label += f", of {self.section.active} to be recorded,"
         for line in cycle.table.splitlines():
             self.progress.note(line)
         if "trace" in named:
@@ -118,7 +118,7 @@ class CompileCallback(Callback):
             return
         count = self.artifacts.load()
         if count is None:
-            self.progress.note(f"compile: {self.artifacts.path} is damaged, and is rewritten")
+            self.progress.note(f"compile: {self.artifacts.path} is damaged and will be rewritten")
         elif count:
             self.progress.note(f"compile: {count} artifacts loaded from {self.artifacts.path}")
 

@@ -35,7 +35,7 @@ class EvaluationData(Config, role=RUNTIME):
     @rule
     def _check_name(self) -> Iterator[Problem]:
         if self.name == HELD_OUT:
-            yield Problem("name", "is the name of what data.held_out keeps back", valid=("web",))
+            yield Problem("name", "is the name of the documents of data.held_out", valid=("web",))
         if not self.sources:
             yield Problem("sources", "is empty", valid=('[{type = "stdlib"}]',))
         yield from unmixed_problems(self.sources, "sources")
@@ -162,9 +162,9 @@ class Evaluation(Config, role=RUNTIME):
         if self.early_stopping is not None and self.every.unit in ("last_step", "never"):
             yield Problem(
                 "early_stopping",
-                "has no effect: after the last step there is nothing left to end",
+                "has no effect: there is nothing to stop after the last step",
                 also=("every",),
-                hint="Remove it, or evaluate every so many steps.",
+                hint="Remove it, or evaluate at an interval of steps.",
             )
 
     @rule

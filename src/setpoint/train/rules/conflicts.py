@@ -356,7 +356,8 @@ CONFLICTS = (
         ("a number, the same in all groups",), ("parallel.torchft",)),
     Conflict(lambda job: job.parallel.torchft.process_group == "nccl"
         and job.parallel.device == "cpu",
-        "parallel.torchft.process_group", "nccl runs on GPUs, and the device is cpu", ("gloo",),
+        "parallel.torchft.process_group",
+        "nccl runs only on GPUs, but the device is cpu", ("gloo",),
         ("parallel.device",)),
     # Sharding.
     Conflict(lambda job: job.parallel.load_weights == "broadcast"
