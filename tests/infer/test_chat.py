@@ -350,6 +350,16 @@ def test_a_system_message_that_the_template_refuses(chat: Trained, tmp_path: Pat
     assert "chat.system = 'Be terse.'" in said and "raises: no system" in said
 
 
+def test_a_system_message_that_the_template_needs(chat: Trained, tmp_path: Path) -> None:
+    file = tmp_path / "need.jinja"
+    need = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
+    file.write_text(need + NAMED["chatml"])
+    section = Chat(system="Be terse.", template=str(file))
+    assert infer(inference(chat.run, chat=section, generation=asking("a", max_tokens=1)))
+    said = problem(chat.run, chat=Chat(template=str(file)), generation=asking("a"))
+    assert "generation.prompts.0 = 'a'" in said and "raises: no system" in said
+
+
 def test_a_prompt_longer_than_the_context_is_a_caution(chat: Trained) -> None:
     short, long = (
         infer(inference(chat.run, generation=asking(prompt, max_tokens=1))).cautions

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -136,12 +137,14 @@ def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat
     messages = conversation.messages
     if chat is None or not chat.system or messages[0]["role"] in ("system", "developer"):
         return Prompt(template.prompt(conversation), messages)
-    template.prompt(conversation)
     messages = [{"role": "system", "content": chat.system}, *messages]
     try:
         return Prompt(template.prompt(Conversation(messages, (), conversation.tools)), messages)
     except RowError as error:
-        raise SetpointError(f"chat.system: {error}.\nValid: null.") from error
+        with suppress(RowError):
+            template.prompt(conversation)
+            raise SetpointError(f"chat.system: {error}.\nValid: null.") from error
+        raise
 
 
 def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -> ChatTemplate:
