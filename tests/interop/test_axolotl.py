@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.interop.transformers_trainer import LINEAR, NOT_PACKED
 from setpoint.train.config import Job
 
 from .converting import assert_rates, job_of, kinds
@@ -105,14 +106,12 @@ def test_adapters(tmp_path: Path) -> None:
     assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
 
 
-UNPACKED = r"(?!(.*\.)?experts\.\w+$)"
-LINEAR = rf"\.\d+\.{UNPACKED}"
 ADAPTED: list[tuple[str, list[str]]] = [
     ("lora_target_modules: [self_attn.q_proj, down_proj]\npeft_layers_to_transform: [0, 1]",
      [r"layers\.(0|1)\.(.*\.)?self_attn.q_proj$", r"layers\.(0|1)\.(.*\.)?down_proj$"]),
-    ("lora_target_linear: true\npeft_layers_to_transform: [0]", [rf"layers\.(0)\.{UNPACKED}"]),
-    ("lora_target_linear: true\nlora_target_modules: [q_proj, lm_head]",
-     [LINEAR, r"(^|\.)lm_head$"]),
+    ("lora_target_linear: true\npeft_layers_to_transform: [0]", [rf"layers\.(0)\.{NOT_PACKED}"]),
+    ("lora_target_linear: true\nlora_target_modules: [q_proj, project_in, wte, lm_head]",
+     [LINEAR, r"(^|\.)wte$", r"(^|\.)lm_head$"]),
     ("lora_target_linear: true\nlora_target_parameters: [mlp.experts.down_proj]",
      [LINEAR, "mlp.experts.down_proj"]),
     ("lora_target_modules: all-linear\nlora_target_parameters: [x]", [LINEAR, r"(^|\.)x$"]),
@@ -136,7 +135,12 @@ def test_adapted_modules_layers_and_parameters(
         ("transformer.h.11.attn.c_attn", True),
         ("model.layers.0.mlp.experts.3.up_proj", True),
         ("model.layers.0.mlp.experts.gate_up_proj", False),
+        ("model.decoder.project_in", True),
+        ("model.per_layer_model_projection", True),
+        ("model.altup_unembed_projections.0", True),
         ("model.embed_tokens", False),
+        ("model.embed_tokens_per_layer", False),
+        ("transformer.word_embeddings", False),
         ("lm_head", False),
     ],
 )

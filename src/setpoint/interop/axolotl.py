@@ -9,11 +9,13 @@ and with sample_packing the others are packed into rows with isolated documents.
 
 from __future__ import annotations
 
+import re
 from typing import Any, cast
 
 from setpoint.interop.axolotl_data import convert_data
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of, listed_keys
 from setpoint.interop.transformers_trainer import (
+    LINEAR,
     convert_compilation,
     convert_optimizer,
     convert_peft,
@@ -266,8 +268,7 @@ def _adapter(c: Conversion) -> None:
     if layers is not None and not isinstance(layers, list):
         c.wrong("peft_layers_to_transform", "a list of ints")
     if c.value("lora_target_linear"):
-        outside = [name for name in targets if name in ("lm_head", "embed_tokens")]
-        targets = ["all-linear", *outside]
+        targets = ["all-linear", *(name for name in targets if not re.search(LINEAR, name))]
     convert_peft(c, targets, "|".join(map(str, numbers)))
     patterns = {key: c.mapping(f"lora_{key}_pattern") for key in ("rank", "alpha")}
     if names := dict.fromkeys([*patterns["rank"], *patterns["alpha"]]):

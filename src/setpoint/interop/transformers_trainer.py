@@ -35,8 +35,12 @@ QUANTIZED = {
 """Optimizers whose state is in 8 or 4 bits, by the variant with the same arithmetic."""
 
 
-NUMBER, NOT_PACKED = r"\.\d+\.", r"(?!(.*\.)?experts\.\w+$)"
-"""Patterns of the number of a layer, and of its modules without packed experts."""
+NOT_PACKED = r"(?!(.*\.)?experts\.\w+$)"
+"""Pattern before names of modules other than packed experts."""
+OUTER = r"\w*embed(s|dings?)?|embed_(in|out|tokens|positions)\w*|wte|wpe|lm_head"
+"""Names of embeddings and outputs in models of transformers."""
+LINEAR = rf"^{NOT_PACKED}(?!(.*\.)?({OUTER})$)"
+"""Pattern of the modules that are adapted by `all-linear`."""
 
 
 def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
@@ -211,8 +215,8 @@ def convert_peft(c: Conversion, targets: list[str], layers: str = "") -> None:
     """Set rank, scale and modules of an adapter by the names of PEFT.
 
     Arguments:
-        targets: names of modules, of which `all-linear` is those of the layers; PEFT has no
-            adapters for packed experts unless the file names these parameters.
+        targets: names of modules, of which `all-linear` means all linear layers but the output;
+            PEFT has no adapters for packed experts unless the file names these parameters.
         layers: numbers of the layers that have the modules, as alternatives of a pattern.
     """
     rank = c.number("lora_r") or 8
@@ -224,7 +228,7 @@ def convert_peft(c: Conversion, targets: list[str], layers: str = "") -> None:
     named = [name for name in targets if name != "all-linear"]
     patterns = [rf"{within}(.*\.)?{name}$" for name in named] if layers else _patterns(named)
     if len(named) < len(targets) or not (named or parameters):
-        patterns.insert(0, rf"{within or NUMBER}{NOT_PACKED}")
+        patterns.insert(0, within + NOT_PACKED if layers else LINEAR)
     keys = ("lora_target_modules", "lora_target_parameters")
     c.set("adapter.targets", [*patterns, *parameters], *keys)
     if "lm_head" in targets:
