@@ -95,6 +95,13 @@ def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
         assert "  tokenizer.path = " in cli.refused(
             f"{line} --tokenizer.path {name} --world-size 8"
         )
+    line = "check tiny --world-size 8 --data.sources text --data.sources.0.paths"
+    cli.file("train.txt", "a b c")
+    assert "Did you mean train.txt?" in cli.refused(f"{line} '[./trian.txt]'")
+    assert "matches no file" in cli.refused(f"{line} '[{cli.folder}/*/a.jsonl]'")
+    text = cli.ok(f"{line} '[./*.jsonl,./*/a.jsonl,$DATA/a.txt]'")
+    assert text.count("this path does not exist on this machine") == 2
+    assert "'$DATA/a.txt': it has a variable, which Setpoint does not expand" in text
     line = "check tiny --world-size 2 --data.sources huggingface --data.sources.0.path"
     assert "nor a valid Hub id" in cli.refused(f"{line} not/a/hub/id")
     assert "not checked: data.sources.0.path = " in cli.ok(f"{line} /mnt/none/of/these")

@@ -6,7 +6,7 @@ import os
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import Config, MissingPathError, Need, Problem, chain_of, verify
+from setpoint.config import Config, MissingPathError, Need, Problem, chain_of, nearest, verify
 from setpoint.config.draft.walk import steps
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
@@ -98,28 +98,35 @@ def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
     """Remove missing paths that can only be those of another machine, and return them as text.
 
     A path whose directory exists here belongs to this machine, unless every machine has that
-    directory: the root, a top-level directory, the current one or that for temporary files. Other
-    text than `/...`, `./...`, `../...`, `~...` and `$NAME...` is more likely misspelt.
+    directory: the root, a top-level directory, the current one or that for temporary files. A path
+    in the current one with a similar name beside it is misspelt, and so is, more likely, other text
+    than `/...`, `./...`, `../...`, `~...` and `$NAME...`.
     """
     skipped: list[str] = []
-    missing = [problem for problem in problems if problem.kind == MissingPathError.kind]
-    if not missing:
-        return skipped
-    import tempfile  # imports shutil and random, which no other check needs
-
-    for problem in missing:
+    for problem in [problem for problem in problems if problem.kind == MissingPathError.kind]:
         *_, (_, _, value) = steps(config, problem.path)
         path = str(value)
-        parent = os.path.dirname(os.path.normpath(os.path.expanduser(path)))
-        is_top = os.path.isabs(parent) and parent.rstrip("/").count("/") < 2
-        everywhere = is_top or parent in ("", tempfile.gettempdir())
-        is_absent = everywhere or not os.path.isdir(parent)
-        if path.startswith(("/", "./", "../", "~", "$")) and is_absent:
+        if path.startswith(("/", "./", "../", "~", "$")) and _can_be_elsewhere(path):
             problems.remove(problem)
-            skipped.append(
-                f"{problem.path} = {problem.value}: this path does not exist on this machine"
-            )
+            reason = "this path does not exist on this machine"
+            if path.startswith("$"):
+                reason = "it has a variable, which Setpoint does not expand on any machine"
+            skipped.append(f"{problem.path} = {problem.value}: {reason}")
     return skipped
+
+
+def _can_be_elsewhere(path: str) -> bool:
+    """True if a missing path may exist on another machine; the path may be a glob."""
+    import glob
+    import tempfile  # imports shutil and random, which no other check needs
+
+    parent, name = os.path.split(os.path.normpath(os.path.expanduser(path)))
+    while glob.has_magic(parent):
+        parent = os.path.dirname(parent)
+    if not parent:
+        return not nearest(name, os.listdir(), 1, 0.7)
+    is_top = os.path.isabs(parent) and parent.rstrip("/").count("/") < 2
+    return is_top or parent == tempfile.gettempdir() or not os.path.isdir(parent)
 
 
 def _on_hub(model: ModelConfig) -> Iterator[str]:

@@ -198,7 +198,7 @@ def _expand(
         )
     chosen = [file for file in files if not folder or accept is None or accept(file)]
     if not chosen:
-        kind = SetpointError if base.is_dir() else MissingPathError
+        kind = SetpointError if folder else MissingPathError
         raise kind(f"{where}: {wrong[0]}.\nValid: {wrong[1]}. {_nearby(base / '*')}")
     return [(file.relative_to(base).as_posix(), file) for file in chosen]
 
