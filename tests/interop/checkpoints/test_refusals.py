@@ -133,12 +133,21 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         torch.save(written.tune(model), folder / f"step-{step}" / "model.pt")
     text = refused(capsys, folder, out)
     assert f"holds checkpoints, and is none itself. Valid: {folder / 'step-100'}" in text
+    cut = written.save_distributed(written.titan(model), folder / "step-110") / ".metadata"
+    cut.write_bytes(cut.read_bytes()[:100])
+    text = refused(capsys, folder, out)
+    assert f"holds checkpoints, and is none itself. Valid: {folder / 'step-100'}" in text
+    torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
+    text = refused(capsys, folder / "pytorch_model.bin", out)
+    assert "is not a recognized checkpoint" in text
     (folder / "hf").mkdir()
     (folder / "hf" / "config.json").write_text("{}")
     (folder / "hf" / "pytorch_model.bin").write_bytes(pickle.dumps(1))
     text = refused(capsys, folder / "hf", out)
     assert "a pickle file, which is not loaded" in text and ".save_pretrained(...)" in text
     save_file({"a": torch.ones(1)}, folder / "hf" / "model.safetensors")
+    (folder / "hf" / "gguf").mkdir()
+    (folder / "hf" / "gguf" / "model.gguf").write_bytes(b"GGUF")
     assert "needs no conversion. Valid: `setpoint import" in refused(capsys, folder / "hf", out)
     (tmp_path / "empty").mkdir()
     for system in ("nanogpt", "litgpt", "torchtune", "torchtitan", "megatron", "gguf"):

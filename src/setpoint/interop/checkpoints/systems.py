@@ -570,14 +570,12 @@ def _unrecognized(path: Path) -> str:
         SetpointError: it is a model of Hugging Face whose weights cannot be read.
     """
     folder = path.parent if path.name == "pytorch_model.bin" else path
-    inner = [each for each in folder.glob("*/") if _recognized(each)] if folder.is_dir() else []
-    if inner:
-        newest = max(inner, key=lambda each: (len(each.name), each.name))
-        return f"holds checkpoints, and is none itself.\nValid: {newest}, for instance"
     place = None
     with suppress(SetpointError):
         place = locate_here(str(folder.resolve()))
     if place is None:
+        if path.is_dir() and (inner := _newest_inside(path)):
+            return f"holds checkpoints, and is none itself.\nValid: {inner}, for instance"
         systems = ", ".join(SYSTEMS)
         return f"is not a recognized checkpoint.\nValid: SYSTEM:PATH with one of {systems}"
     if not place.is_checkpoint:
@@ -587,6 +585,15 @@ def _unrecognized(path: Path) -> str:
         f"is a model of {owner}, which needs no conversion.\nValid: `setpoint import {folder}`, or "
         f"model.pretrained = {folder}"
     )
+
+
+def _newest_inside(path: Path) -> Path | None:
+    """The newest checkpoint among the directories in a directory, by their names."""
+    for folder in sorted(path.glob("*/"), key=lambda f: (len(f.name), f.name), reverse=True):
+        with suppress(SetpointError, OSError):  # damaged, or without permission
+            if _recognized(folder):
+                return folder
+    return None
 
 
 def _recognized(path: Path) -> str | None:
