@@ -219,6 +219,11 @@ def test_what_is_reported(tmp_path: Path) -> None:
     ("{path: a/b, type: chat_template, roles_to_train: [user], train_on_eos: last, "
      "roles: {user: [patient]}}", {}, ("differs: roles, roles_to_train, train_on_eos:",)),
     ("{path: rows/b.jsonl, type: input_output}", {"type": "conversations"}, ()),
+    ("{path: json, data_files: '*.jsonl', type: alpaca}", {"paths": ["./*.jsonl"]}, ()),
+    ("{path: ./rows, data_files: [a.jsonl, b.jsonl], type: alpaca}",
+     {"paths": ["./a.jsonl", "./b.jsonl"]}, ()),
+    ("{path: rows/b.jsonl, data_files: a.jsonl, type: alpaca}", {"paths": ["./rows/b.jsonl"]},
+     ("without effect: in Axolotl, too: data_files",)),
     ("{path: a/b, type: chat_template, field_messages: talk, message_field_training: train}",
      {"columns": {"conversations": "talk"}}, ()),
     ("{path: a/b, type: chat_template, drop_system_message: true}", {},

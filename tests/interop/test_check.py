@@ -67,6 +67,7 @@ TITAN: list[tuple[int, dict[str, Any]]] = [
         "enable_first_step_checkpoint": True}, "metrics": {"enable_tensorboard": True}}),
     (2, {"optimizer": {"name": "Adam", "weight_decay": 0.1}}),
     (2, {"optimizer": {"implementation": "fused_opt_states_bf16"}}),
+    (2, {"optimizer": {"name": "Adam", "implementation": "fused_opt_states_bf16"}}),
     (4, {"training": {"enable_cpu_offload": True, "mixed_precision_reduce": "bfloat16"},
          "lr_scheduler": {"decay_ratio": 0.2, "decay_type": "sqrt", "min_lr_factor": 0.1}}),
 ]  # fmt: skip

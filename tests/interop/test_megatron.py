@@ -222,6 +222,9 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
     ("--distributed-backend nccl2 --bf16 --fp8-format hybrid --fp8-recipe tensorwise "
      "--first-last-layers-bf16 --num-layers-at-end-in-bf16 2 --untie-embeddings-and-output-weights",
      {"precision.float8.skip": ["^output$", r"^layers\.(0|2|3)\."]}),
+    ("--bf16 --fp8-format hybrid --fp8-recipe tensorwise --first-last-layers-bf16 "
+     "--num-layers-at-start-in-bf16 0 --num-layers-at-end-in-bf16 0",
+     {"precision.float8.skip": []}),
     ("--bf16 --fp4-format e2m1 --first-last-layers-bf16 --hidden-size 512",
      {"precision.float8.recipe": "nvfp4",
       "precision.float8.skip": [r"^layers\.(0|3)\."]}),
@@ -319,6 +322,9 @@ def test_what_is_reported(tmp_path: Path) -> None:
     reported = kinds(read(tmp_path, "--log-throughput --rampup-batch-size 1 1 9"))
     assert reported["log-throughput"] == "without effect"
     assert reported["rampup-batch-size"] == "refused"
+    ranks = "--tensor-model-parallel-size 2 --tp-comm-overlap --ddp-bucket-size 40000000"
+    reported = kinds(read(tmp_path, ranks))
+    assert reported["tp-comm-overlap"] == reported["ddp-bucket-size"] == "not converted"
     problems = read(tmp_path, "--num-experts 4 --moe-layer-freq ([0]*2+[1]*9)").problems
     assert [p.path for p in problems] == ["moe-layer-freq"]
     yaml = tmp_path / "model_config.yaml"

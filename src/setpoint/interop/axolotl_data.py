@@ -91,15 +91,18 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     files = [str(file) for file in (files if isinstance(files, list) else [files])]
     is_path = path.startswith((".", "/", "~")) or "://" in path or path == "json"
     local = is_path or os.path.exists(path) or path.endswith(SUFFIXES)
-    if path == "json":  # a loader of the files in data_files
-        path, files = files[0] if files else path, files[1:]
+    paths = [path]
+    if local and files and (path.endswith(SUFFIXES) or "://" in path):
+        c.report("without effect", key, "in Axolotl, too: data_files beside the path of a file")
+    elif files:  # in place of a directory, and relative to the current one
+        paths = files
     split = entry.get("split") or "train"
     source: dict[str, Any]
     if is_text:
         default = "text" if kind or key[0] == "p" else "input_ids"
         column = entry.get("field") or entry.get("text_column") or default
         if local:
-            source = {"type": "text", "paths": [path, *files], "field": column}
+            source = {"type": "text", "paths": paths, "field": column}
         else:
             source = {"type": "huggingface", "path": path, "subset": entry.get("name"),
                       "split": split, "revision": entry.get("revision"), "field": column,
@@ -118,7 +121,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
         hub = [f"{base}/{file}" for file in files] or [
             f"{base}@~parquet/{entry.get('name') or 'default'}/{split}/*.parquet"
         ]
-        source = {"type": "conversations", "paths": [path, *files] if local else hub}
+        source = {"type": "conversations", "paths": paths if local else hub}
         source |= _conversation(c, entry, kind, key)
     c.report_rest(key, entry, ENTRY)
     limits = {"shards": entry.get("shards") or c.number("dataset_shard_num"),

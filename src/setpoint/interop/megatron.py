@@ -178,11 +178,12 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.shard", -1, *(key for key in keys if c.given(key)))
         if not is_whole or c.value("torch-fsdp2-no-reshard-after-forward"):
             c.set("parallel.reshard", False, *keys)
-        c.value("ddp-bucket-size")  # of replicas
+        if is_whole:
+            c.value("ddp-bucket-size")  # of replicas
         if (copies := c.number("num-distributed-optimizer-instances")) > 1:
             c.set("parallel.replicate", copies, "num-distributed-optimizer-instances")
-    elif (size := c.number("ddp-bucket-size")) and (
-        tensor == stages == c.number("context-parallel-size") == 1
+    elif tensor == stages == c.number("context-parallel-size") == 1 and (
+        size := c.number("ddp-bucket-size")
     ):  # with other axes, the gradients of each unit are summed separately
         c.set("parallel.bucket_size", 4 * size / MIB, "ddp-bucket-size")
     c.value("sequence-parallel")
@@ -201,7 +202,7 @@ def _ranks(c: Conversion) -> None:
             c.report("differs", "attention-dropout", text)
             c.set("model.attention_dropout", 0.0, "attention-dropout")
         c.set("parallel.sequence_parallel", divides, "sequence-parallel")
-        if c.value("tp-comm-overlap") and divides:
+        if divides and c.value("tp-comm-overlap"):
             c.set("parallel.async_tensor_parallel", True, "tp-comm-overlap")
             c.set("compile", {}, "tp-comm-overlap")
     if (ranks := c.number("context-parallel-size")) > 1:
@@ -322,9 +323,11 @@ def _precision(c: Conversion) -> None:
         return
     layers = min(c.number("num-layers") or 0, 10_000)
     start, end = (c.number(f"num-layers-at-{side}-in-bf16") for side in ("start", "end"))
-    names = "|".join(map(str, [*range(start), *range(max(start, layers - end), layers)]))
+    kept_layers = [*range(start), *range(max(start, layers - end), layers)]
     others = ["^output$"] * bool(c.value("untie-embeddings-and-output-weights"))
-    c.set("precision.float8.skip", [*others, rf"^layers\.({names})\."], kept)
+    if kept_layers:
+        others.append(rf"^layers\.({'|'.join(map(str, kept_layers))})\.")
+    c.set("precision.float8.skip", others, kept)
 
 
 def _optimizer(c: Conversion) -> None:

@@ -244,7 +244,11 @@ def _optimizer(c: Conversion) -> None:
     """AdamW, Adam with L2 regularization, or Muon."""
     name = c.choice("optimizer.name", "AdamW", "Adam", "DistMuon")
     c.set("optimizer.type", "adamw", "optimizer.name")
-    if c.value("optimizer.implementation") == "fused_opt_states_bf16":
+    is_l2 = name == "Adam" and c.number("optimizer.weight_decay")
+    if c.value("optimizer.implementation") == "fused_opt_states_bf16" and is_l2:
+        text = "optimizer state has the dtype of the weights; in torchtitan, bf16"
+        c.report("differs", "optimizer.implementation", text)
+    elif c.value("optimizer.implementation") == "fused_opt_states_bf16":
         c.set("precision.optimizer_state", "bf16", "optimizer.implementation")
         if name == "AdamW":
             c.set("optimizer.type", "anyprecision_adamw", "optimizer.implementation")
@@ -259,7 +263,7 @@ def _optimizer(c: Conversion) -> None:
             "head's "
         )
         c.report("differs", "optimizer.name", f"{text}part by itself, and routers have Muon")
-    if name == "Adam" and c.number("optimizer.weight_decay"):
+    if is_l2:
         c.set("optimizer.type", "import", "optimizer.name")
         c.set("optimizer.target", "torch.optim.Adam", "optimizer.name")
         kernel = c.data["optimizer"].pop("implementation", None)
