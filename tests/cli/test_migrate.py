@@ -46,6 +46,8 @@ def test_the_changes_to_a_file_are_printed_and_nothing_is_written(older: Command
     answer = older("migrate exp.toml")
     assert answer.status == 0
     compare("cli/migrate", f"{answer.out}\n{answer.err}")
+    # Nor with --write, which is for records.
+    assert "exp.toml is not a run directory" in older.refused("migrate --write . exp.toml")
     assert (older.folder / "exp.toml").read_bytes() == before
 
 
@@ -80,3 +82,5 @@ def test_a_file_that_says_no_schema_may_be_told_one(older: CommandLine) -> None:
     older.file("exp.toml", "[batch]\ntokens = 3\n")
     assert "nothing to change" in older("migrate exp.toml").out
     assert "exp.toml:2:1: batch.tokens = 6\n" in older("migrate --from 1 exp.toml").out
+    older.file("exp.yaml", "optim:\n  lr: 3\n")
+    assert 'exp.yaml: "setpoint": {"schema": 2}\n' in older("migrate exp.yaml").out

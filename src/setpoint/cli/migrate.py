@@ -54,6 +54,12 @@ def run(arguments: Arguments) -> int:
     schema, start = root.__setpoint__.schema, arguments.integer("--from")
     if start is not None and start > schema:
         raise SetpointError(f"--from must be at most {schema}, got {start}")
+    files = [name for name in arguments.positional if not os.path.isdir(name)]
+    if files and arguments.has("--write"):
+        raise SetpointError(
+            f"--write updates only the records of runs, and {files[0]} is not a run directory; "
+            f"without --write, the changes to make in a file are printed"
+        )
     # Read and compute all before writing the first.
     notes: list[str] = []
     changes: list[tuple[str, list[str], dict[str, str]]] = []
@@ -88,14 +94,19 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
     tree = migrate(root, data, schema, name=name)
     notes += [f"{name} (schema {schema}): {note}" for note in tree.notes]
     lines: list[str] = []
-    for kind, path, value in tree.steps:
+    for number, (kind, path, value) in enumerate(tree.steps):
         changed = "is removed"
         if kind == "move":
             changed = f"is {dotted(value)} now"
         elif kind == "put":
             changed = f"= {for_file(value)}"
-        lines.append(f"{document.where(path)}: {dotted(path)} {changed}")
-    return [*lines, f"{name}: {HEADER} = {{schema = {root.__setpoint__.schema}}}"]
+        place = document.where(tree.old_path(path, number))
+        lines.append(f"{place}: {dotted(path)} {changed}")
+    current = root.__setpoint__.schema
+    header = f"{HEADER} = {{schema = {current}}}"
+    if document.format != "toml":  # in JSON, which is YAML, too
+        header = f'"{HEADER}": {{"schema": {current}}}'
+    return [*lines, f"{name}: {header}"]
 
 
 def _record(root: type[Config], folder: str, notes: list[str]) -> tuple[list[str], dict[str, str]]:

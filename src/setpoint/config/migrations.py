@@ -155,9 +155,9 @@ class Tree:
         if path and self.get(path) == {}:
             self.remove(path)
 
-    def old_path(self, path: Path) -> Path:
-        """The original path of a value."""
-        for kind, old, new in reversed(self.steps):
+    def old_path(self, path: Path, count: int | None = None) -> Path:
+        """The path of a value before all steps, or before the first `count`."""
+        for kind, old, new in reversed(self.steps[:count]):
             if kind == "move" and path[: len(new)] == new:
                 path = (*old, *path[len(new) :])
         return path
