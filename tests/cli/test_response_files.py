@@ -36,12 +36,15 @@ def refusal(*words: str) -> str:
 def test_words_as_in_a_shell_with_their_lines() -> None:
     text = (
         "# not 'this\n--a 1\n--name 'a b' \"c\\\"d\\n\" run#3\\\r\n  # nor this\n"
-        " e\\ f '' \"$x `y`\" *~\n"
+        " e\\ f '' \"$x `y`\" *~ # \"nor' this\n'g # h' i\\\\\n"
     )
     words = split(text, "f")
-    assert words == ["--a", "1", "--name", "a b", 'c"d\\n', "run#3", "e f", "", "$x `y`", "*~"]
+    assert words == ["--a", "1", "--name", "a b", 'c"d\\n', "run#3", "e f", "", "$x `y`", "*~",
+                     "g # h", "i\\"]  # fmt: skip
     lines = [int(word.place.removeprefix("f:")) for word in words]
-    assert lines == [2, 2, 3, 3, 3, 3, 5, 5, 5, 5]
+    assert lines == [2, 2, 3, 3, 3, 3, 5, 5, 5, 5, 6, 6]
+    with pytest.raises(SetpointError, match="f:1: a word cannot continue on the next line"):
+        split("--a=fo\\\no", "f")
 
 
 def test_origins_say_the_file_and_the_line(folder: Path) -> None:

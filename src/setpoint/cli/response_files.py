@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from itertools import pairwise
@@ -74,14 +75,14 @@ def _read_response(name: str, word: str, where: str, limit: int) -> bytes:
 def split(text: str, name: str) -> list[Word]:
     """Split each line of a response file into words, as a POSIX shell would.
 
-    Lines that begin with `#` are comments. A backslash at the end of a line is ignored, since words
-    follow one another across lines anyway.
+    A backslash at the end of a line is ignored, since words follow one another across lines anyway;
+    no word continues on the next line.
     """
     words: list[Word] = []
-    for number, line in enumerate(text.split("\n"), 1):
-        place, line = f"{name}:{number}", line.strip()
+    for number, (line, following) in enumerate(pairwise([*text.split("\n"), ""]), 1):
+        place = f"{name}:{number}"
         try:
-            parts = [] if line.startswith("#") else shlex.split(line.removesuffix("\\"))
+            parts = _parts(line.strip(), following)
         except ValueError as error:
             raise SetpointError(f"{place}: {str(error).lower()}") from None
         words += [Word(word, place) for word in parts]
@@ -89,3 +90,16 @@ def split(text: str, name: str) -> list[Word]:
         if not can_be_named(word):
             raise SetpointError(f"{word!r}: an argument cannot contain a null byte")
     return words
+
+
+def _parts(line: str, following: str) -> list[str]:
+    for comment in re.finditer(r"(?:^|\s)#", line):
+        try:
+            return shlex.split(line[: comment.start()])
+        except ValueError:
+            continue  # this `#` is quoted
+    if (len(line) - len(line.rstrip("\\"))) % 2:
+        line = line[:-1]
+        if line[-1:].strip() and following[:1].strip():
+            raise ValueError("a word cannot continue on the next line; put a space before the \\")
+    return shlex.split(line)
