@@ -97,6 +97,12 @@ def test_a_folder_of_a_sweep_stands_for_its_points(tmp_path: Path) -> None:
     assert [each.label for each in entries([str(tmp_path / "sweep" / "sweep.json")], [])] == [
         "seed=1"
     ]
+    # As the shell expands sweep/*, which includes the folder of the points.
+    words = [
+        str(tasks[0].run),
+        *(str(tmp_path / "sweep" / name) for name in ("points", "sweep.json")),
+    ]
+    assert [each.label for each in entries(words, [])] == ["seed=1"]
     # Moved with all that is in it.
     (tmp_path / "sweep").rename(tmp_path / "moved")
     assert [each.label for each in entries([str(tmp_path / "moved")], [])] == ["seed=1"]

@@ -22,7 +22,7 @@ from setpoint.config.record.record import compare
 from setpoint.files import MANIFEST
 from setpoint.report.table import Table
 from setpoint.sweep.run_metrics import STEP, TRAINING_LOSS, MetricPath, RunMetrics, require
-from setpoint.sweep.sweep_record import SWEEP_FILE, WAITING, is_point, read_record_of
+from setpoint.sweep.sweep_record import POINTS, SWEEP_FILE, WAITING, is_point, read_record_of
 from setpoint.track.run_directory import is_run_directory
 
 WHERE = ("name", "experiment", "workspace")
@@ -52,7 +52,9 @@ def entries(words: Sequence[str], notes: list[str]) -> list[ComparedRun]:
     by_path: dict[str, ComparedRun] = {}
     for word in words:
         for entry in _entries(word, notes):
-            by_path.setdefault(entry.source, entry)
+            # The name that a sweep gives its point is preferred to the path.
+            if by_path.setdefault(entry.source, entry).label == entry.source:
+                by_path[entry.source] = entry
     _tell_apart(list(by_path.values()))
     return list(by_path.values())
 
@@ -78,7 +80,10 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
     path = Path(word)
     if not can_be_path(word):
         raise SetpointError(f"{for_error(word)}: not a valid file name")
-    if path.name == SWEEP_FILE and path.is_file():  # of runs/sweep-tiny/*
+    # Of runs/sweep-tiny/*, the record stands for the points.
+    if path.name == POINTS and (path.parent / SWEEP_FILE).is_file():
+        return
+    if path.name == SWEEP_FILE and path.is_file():
         path = path.parent
     if (path / SWEEP_FILE).is_file():
         for point in read_record_of(path):
