@@ -258,7 +258,9 @@ def _drawing(curves: list[tuple[str, Job, Curve]]) -> str:
     try:
         return chart(_rate_plot(curves), colour=colours())
     except SetpointError:  # the plotting package is not installed
+        rates = [[point.lr for point in curve.points] for _, _, curve in curves]
+        limits = min(map(min, rates)), max(map(max, rates))  # all curves have one scale
         return "\n".join(
-            f"{label}  {blocks([point.lr for point in curve.points], WIDTH)}"
-            for label, _, curve in curves
+            f"{label}  {blocks(values, WIDTH, limits)}"
+            for (label, _, _), values in zip(curves, rates, strict=True)
         )

@@ -112,15 +112,19 @@ def save(plot: Plot, path: str) -> None:
 BLOCKS = "▁▂▃▄▅▆▇█"
 
 
-def blocks(values: list[float], width: int) -> str:
-    """Draw a curve as a sparkline of means."""
+def blocks(values: list[float], width: int, limits: tuple[float, float] | None = None) -> str:
+    """Draw a curve as a sparkline of means.
+
+    Arguments:
+        limits: the values of the lowest and the highest block; by default, those of the curve.
+    """
     count = min(width, len(values))
     cuts = [round(index * len(values) / count) for index in range(count + 1)]
     means = [sum(values[a:b]) / (b - a) for a, b in pairwise(cuts) if b > a]
-    low, high = min(means), max(means)
+    low, high = limits or (min(values), max(values))
     scale = (len(BLOCKS) - 1) / (high - low) if high > low else 0.0
     line = "".join(BLOCKS[round((mean - low) * scale)] for mean in means)
-    return f"{line}  {low:.4g} to {high:.4g}"
+    return f"{line}  {min(values):.4g} to {max(values):.4g}"
 
 
 def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = True) -> str:
