@@ -460,7 +460,7 @@ def _stats_text(facts: dict[str, Any]) -> list[str]:
         counted = f"rows in an epoch: {count:,} of {length} tokens, {steps:,.4g} step"
         counted += "s" * (steps != 1)
         # The note of a single source repeats the number of rows.
-        rows["note"] = re.sub(rf"{count:,} rows,? ", "", rows["note"])
+        rows["note"] = re.sub(rf"(?<![\d,]){count:,} rows,? ", "", rows["note"])
     parts.append("; ".join(filter(None, [counted, rows["note"]])))
     twice = facts["duplicates"]
     if twice["documents"]:
