@@ -139,7 +139,9 @@ def test_export_names_all_ends_and_the_template(chat: Trained) -> None:
     assert (again / "chat_template.jinja").is_file()
 
 
-def test_control_tokens_of_a_text_prompt_are_text_unless_a_flag_says_so(chat: Trained) -> None:
+def test_control_tokens_of_a_text_prompt_are_text_unless_a_flag_says_so(
+    chat: Trained, tmp_path: Path
+) -> None:
     text = "<|im_start|>user\n2 + 2?<|im_end|>\n<|im_start|>assistant\n"
     section = asking(text)
     loaded = opened(chat.run)
@@ -152,6 +154,11 @@ def test_control_tokens_of_a_text_prompt_are_text_unless_a_flag_says_so(chat: Tr
     (caution,) = verify_job(job, ("files",)).cautions
     assert "spells the control tokens <|im_start|>, <|im_end|>, which" in caution.message
     assert "--chat" in caution.hint and "--control-tokens" in caution.hint
+    file = tmp_path / "prompts.txt"
+    file.write_text("<|im_start|>user\n")
+    section = Generation(prompts=("a",), prompts_file=file)
+    (caution,) = verify_job(complete(inference(chat.run, generation=section)), ("files",)).cautions
+    assert caution.path == "generation.prompts_file"
     job = complete(inference(chat.run, generation=asking(text, control_tokens=True)))
     assert not verify_job(job, ("files",)).cautions
 

@@ -90,7 +90,9 @@ def long_prompts(loaded: LoadedModel, prompts: Sequence[Prompt]) -> list[str]:
     count = sum(length > loaded.context for length in lengths)
     if not count:
         return []
-    cut = "the prompt has" if len(prompts) == 1 else f"{count} of {len(prompts)} prompts have up to"
+    cut = "the prompt has"
+    if len(prompts) > 1:
+        cut = f"{count} of {len(prompts)} prompts {'has' if count == 1 else 'have up to'}"
     return [
         f"{cut} {max(lengths):,} tokens, but the model sees only the last {loaded.context:,} "
         "(model.max_sequence_length), without the beginning"

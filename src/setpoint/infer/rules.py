@@ -187,16 +187,19 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
         yield from error.problems
     if facts is None:
         return
-    texts = [prompt.text for prompt in prompts if not prompt.is_whole]
-    pieces = [piece for text in texts for piece in with_controls(text, facts.controls)]
-    spelled = list(dict.fromkeys(piece.text for piece in pieces if piece.control))
-    if spelled:
-        shown = ", ".join(spelled[:3]) + (" ..." if len(spelled) > 3 else "")
-        yield Caution(
-            CONTROLS_AS_TEXT,
-            "generation.prompts" if section.prompts else "generation.prompts_file",
-            f"the prompt spells the control token{'s' * (len(spelled) > 1)} {shown}, which the "
-            f"model reads as plain text",
-            hint="For conversations use chat (`setpoint generate --chat`); "
-            "generation.control_tokens = true (--control-tokens) reads them as control tokens.",
-        )
+    count = len(section.prompts)
+    fields = {"prompts": prompts[:count], "prompts_file": prompts[count:]}
+    for name, part in fields.items():
+        texts = [prompt.text for prompt in part if not prompt.is_whole]
+        pieces = [piece for text in texts for piece in with_controls(text, facts.controls)]
+        spelled = list(dict.fromkeys(piece.text for piece in pieces if piece.control))
+        if spelled:
+            shown = ", ".join(spelled[:3]) + (" ..." if len(spelled) > 3 else "")
+            yield Caution(
+                CONTROLS_AS_TEXT,
+                f"generation.{name}",
+                f"the prompt spells the control token{'s' * (len(spelled) > 1)} {shown}, which the "
+                f"model reads as plain text",
+                hint="For conversations use chat (`setpoint generate --chat`); "
+                "generation.control_tokens = true (--control-tokens) reads them as control tokens.",
+            )

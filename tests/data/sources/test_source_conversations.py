@@ -244,6 +244,7 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
     (found,) = documents(tmp_path, [row], template="plain", columns=columns)
     assert shown(found) == "__b|"
     said = r"line 1: has no column 'question' \(columns.prompt\); its columns are 'answer'"
+    said += r"\.\nValid: rows with 'question', 'answer'"
     with pytest.raises(SetpointError, match=said):
         documents(tmp_path, [{"answer": "b"}], template="plain", columns=columns)
     with pytest.raises(SetpointError, match="'promt' is not a field of a conversation"):

@@ -474,6 +474,12 @@ class ConversationsSource(BuiltSource[Conversations]):
             )
         yield from ()
 
+    def _valid_row(self, row: Mapping[str, Any]) -> str:
+        columns = (self.config.columns or {}).values()
+        if all(column in row for column in columns):
+            return VALID_ROW
+        return f"Valid: rows with {', '.join(map(repr, columns))}, or columns of other names."
+
     def _rows(self) -> Iterator[tuple[FileRow, Conversation | TokenizedRow | Segments]]:
         for name, file in text_files(self.config, f"{self.where}.paths").checked().items():
             kind = format_in(self.config, file)
@@ -484,7 +490,7 @@ class ConversationsSource(BuiltSource[Conversations]):
                     content = read_row(values, filled, self.config.shifted_labels)
                 except RowError as error:
                     raise SetpointError(
-                        f"{self.where}.paths: {row.place}: {error}.\n{VALID_ROW}"
+                        f"{self.where}.paths: {row.place}: {error}.\n{self._valid_row(row.values)}"
                     ) from error
                 yield row, content
 
