@@ -57,6 +57,9 @@ def test_clear_leftovers(tmp_path: Path) -> None:
     directory(tmp_path / f"step-00000005.tmp-{os.getppid()}", "its number is in use again")
     (tmp_path / f"best.tmp-{dead}").write_text("")
     (tmp_path / "notes.tmp-1").write_text("not ours")
+    before = names(tmp_path)
+    clear_leftovers(tmp_path, own_only=True)
+    assert set(before) - set(names(tmp_path)) == {f"step-00000002.tmp-{os.getpid()}"}
     clear_leftovers(tmp_path)
     assert names(tmp_path) == ["notes.tmp-1", "step-00000003", "step-00000004"]
     assert (tmp_path / "step-00000003" / "file").read_text() == "the only one"

@@ -293,6 +293,26 @@ def test_a_write_that_takes_too_long_is_given_up(
     assert list(list_checkpoints(root)) == [4, 8] and not unfinished(root)
 
 
+def test_saves_given_up_leave_the_next_writer_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second begins after the first was discarded, when another process may have the lock."""
+    disk = Disk(monkeypatch, slow=10)
+    store = store_at(tmp_path, in_flight=2)
+    store.prepare()
+    for step in (10, 20):
+        store.save(step, {"model": {"w": torch.zeros(4)}}, {})
+    with pytest.raises(RunError, match="abandoned"):
+        store.wait(0.01)
+    other = tmp_path / "step-00000030.tmp-1"
+    other.mkdir()
+    disk.opens.set()
+    thread: Any = store._thread._thread
+    store.close()
+    thread.join(60)
+    assert list(tmp_path.iterdir()) == [other]
+
+
 def test_so_many_copies_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_flight = 3
     disk, store = Disk(monkeypatch, slow=0), store_at(tmp_path, in_flight)

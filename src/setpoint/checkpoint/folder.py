@@ -81,9 +81,9 @@ def manifest_of(directory: Path) -> Manifest:
     return manifest
 
 
-def temporary(root: Path, name: str, pid: int) -> Path:
-    """Temporary path for writing or removing `name`."""
-    return root / f"{name}.tmp-{pid}"
+def temporary(root: Path, name: str) -> Path:
+    """Temporary path of this process for writing or removing `name`."""
+    return root / f"{name}.tmp-{os.getpid()}"
 
 
 def damaged(root: Path, name: str) -> Path:
@@ -150,7 +150,7 @@ def publish(staged: Path, target: Path) -> None:
 
 def remove(directory: Path, name: str) -> None:
     """Remove a checkpoint; a power failure never leaves part of it under its name."""
-    doomed = temporary(directory.parent, name, os.getpid())
+    doomed = temporary(directory.parent, name)
     if doomed.exists():
         shutil.rmtree(doomed)
     os.rename(directory, doomed)
@@ -158,13 +158,19 @@ def remove(directory: Path, name: str) -> None:
     shutil.rmtree(doomed)
 
 
-def clear_leftovers(root: Path) -> None:
+def clear_leftovers(root: Path, own_only: bool = False) -> None:
     """Remove leftovers of former writers, and undo interrupted replacements.
 
-    Only the process that has the run's lock may call this. It does not look for the writers: their
-    process ids may be in use again, above all in containers and on other hosts.
+    It does not look for the writers: their process ids may be in use again, above all in containers
+    and on other hosts.
+
+    Arguments:
+        own_only: leave leftovers of other process ids alone; only a process that certainly has the
+            run's lock may remove those.
     """
     for left in unfinished(root):
+        if own_only and not left.path.name.endswith(f"-{os.getpid()}"):
+            continue
         target = root / left.target
         if left.kind == "old" and not target.exists():
             os.rename(left.path, target)
@@ -193,7 +199,7 @@ class StagedPointer:
 
     def __init__(self, root: Path, name: PointerName, step: int) -> None:
         self.target = root / name
-        self.staged = temporary(root, name, os.getpid())
+        self.staged = temporary(root, name)
         self.staged.unlink(missing_ok=True)
         try:
             write_file(self.staged, [f"{directory_name(step)}\n".encode()])

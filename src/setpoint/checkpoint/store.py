@@ -134,12 +134,13 @@ class CheckpointStore:
         """Clean up after a killed writer, and complete a save that lacked only its pointers.
 
         All ranks must call it before loading; the main rank, which has the run's lock, does the
-        work.
+        work. Saves clean up only after their own process: one that the run has stopped waiting for
+        may still try to when another process has the lock.
 
         Raises:
             SetpointError: the directory cannot be written.
         """
-        self.world.on_main(self._prepare)
+        self.world.on_main(lambda: self._prepare(own_only=False))
 
     def save(
         self,
@@ -433,13 +434,13 @@ class CheckpointStore:
 
     # The following methods run on the main rank only.
 
-    def _prepare(self) -> None:
+    def _prepare(self, own_only: bool = True) -> None:
         if self._prepared or not self.writes:
             return
         try:
             self.root.mkdir(parents=True, exist_ok=True)
             sync_directory(self.root.parent)
-            clear_leftovers(self.root)
+            clear_leftovers(self.root, own_only)
             self._move_pointers_forward()
         except OSError as error:
             named = os.path.basename(error.filename2 or error.filename or "")
@@ -462,7 +463,7 @@ class CheckpointStore:
                 f"step {step} cannot be saved in {self.root}: it contains a checkpoint of step "
                 f"{newest} from before the run was rolled back; call set_aside_after first"
             )
-        folder = temporary(self.root, directory_name(step), os.getpid())
+        folder = temporary(self.root, directory_name(step))
         with self._discarding(step, folder):
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir()

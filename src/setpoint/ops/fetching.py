@@ -95,7 +95,7 @@ def fetch(world: World, run: RemoteRun, checkpoint: RemoteCheckpoint, into: Path
     def begin() -> Path:
         with _writing(into):
             into.mkdir(parents=True, exist_ok=True)
-            folder = temporary(into, name, os.getpid())
+            folder = temporary(into, name)
             folder.mkdir(exist_ok=True)
             return folder
 
