@@ -46,17 +46,6 @@ def not_linked(path: str | os.PathLike[str], flags: int) -> int:
         ) from error
 
 
-def is_alive(pid: int) -> bool:
-    """True if a process, such as the one in a temporary file name, runs on this host."""
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 def read_small(path: Path, most: int = MOST) -> bytes:
     """Read a small file from an untrusted source.
 

@@ -13,7 +13,7 @@ import weakref
 from pathlib import Path
 
 from setpoint.config import SetpointError
-from setpoint.files.atomic import is_alive, not_linked
+from setpoint.files.atomic import not_linked
 
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
 """Error numbers if another process holds the lock."""
@@ -201,6 +201,17 @@ def write_owner(descriptor: int) -> None:
     os.pwrite(descriptor, (json.dumps(owner) + "\n").encode(), 0)
 
 
+def _is_alive(pid: int) -> bool:
+    """True if a process runs on this host."""
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
+
+
 def holder(path: Path) -> str:
     """Name the process that holds the lock."""
     for _ in range(50):
@@ -212,7 +223,7 @@ def holder(path: Path) -> str:
             time.sleep(0.01)
             continue
         is_local = host == socket.gethostname()
-        if is_local and not is_alive(pid):
+        if is_local and not _is_alive(pid):
             # The text of a killed former holder; the current one will replace it.
             time.sleep(0.01)
             continue

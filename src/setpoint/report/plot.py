@@ -116,6 +116,7 @@ def blocks(values: list[float], width: int, limits: tuple[float, float] | None =
     """Draw a curve as a sparkline of means.
 
     Arguments:
+        values: the curve; at least one value, all finite.
         limits: the values of the lowest and the highest block; by default, those of the curve.
     """
     count = min(width, len(values))
