@@ -167,3 +167,15 @@ def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) 
     assert scores_of(longer.directory) == scores_of(oracle.directory)
     on = train(small_job(tmp_path, *FALLS))
     assert (on.started, on.final_position.step, on.reason) == (longer.final_position, 46, None)
+
+
+def test_the_best_is_forgotten_with_its_measure(tmp_path: Path) -> None:
+    flags = (*FALLS, "optimizer.lr=3", "checkpoint.every=2 steps")
+    run = train(small_job(tmp_path, *flags, "duration=4 steps")).directory
+    pointer = run / "checkpoints" / "best"
+    assert pointer.read_text() == "step-00000002\n"
+    train(small_job(tmp_path, *flags, "duration=6 steps", "evaluation.sequences=2"))
+    scores = scores_of(run)
+    assert scores[6] > scores[2] and pointer.read_text() == "step-00000006\n"
+    log = (run / "logs" / "rank-0.log").read_text()
+    assert "best metric reset: its definition changed: " in log
