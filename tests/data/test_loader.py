@@ -167,7 +167,7 @@ def test_a_worker_killed_in_the_middle_of_a_message_is_noticed(feeds: Any) -> No
     assert worker.pid is not None
     os.kill(worker.pid, signal.SIGKILL)
     worker.join(10)
-    with pytest.raises(RunError, match=f"{worker.pid} by SIGKILL, which the system sends when mem"):
+    with pytest.raises(RunError, match=f"{worker.pid} by SIGKILL, which the system sends when"):
         feed.take()
 
 

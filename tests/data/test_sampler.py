@@ -304,7 +304,7 @@ def test_a_resume_goes_on_and_another_order_is_refused(method: str, tmp_path: Pa
     again.load_state_dict(state)
     assert inputs(again, 7) == rows[5:]
     for other in ((), ("data.curriculum.by=length",), ("data.shuffle=false",)):
-        with pytest.raises(SetpointError, match=r"^data loader state: order was score where"):
+        with pytest.raises(SetpointError, match=r"^data loader state: order was score when"):
             feed(*other).load_state_dict(state)
 
 

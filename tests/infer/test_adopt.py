@@ -182,7 +182,7 @@ def test_attention_that_cannot_be_deterministic(trained: tuple[Job, Path]) -> No
         "model.attention_backend=sdpa_cudnn",
     )  # fmt: skip
     assert problems(trained[1], *flags) == [
-        "model.attention_backend: cuDNN's attention is not deterministic, and PyTorch refuses it"
+        "model.attention_backend: cuDNN's attention is not deterministic, so PyTorch rejects it"
     ]
 
 

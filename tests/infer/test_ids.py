@@ -86,7 +86,7 @@ def test_a_run_on_ids(tmp_path: Path, say: Say) -> None:
     said = say("evaluate", run, *bare, "--json")  # in the dtype of the run's own files
     assert loss_of(said, "held-16") == pytest.approx(wanted, rel=1e-5)
     said = say("evaluate", exported, *given, *bare, status=2)
-    assert "Name it with --token-dtype DTYPE." in said
+    assert "Set it with --token-dtype DTYPE." in said
 
     greedy = ("--temperature", 0, "--max-tokens", 5)
     text = [5, 9, 12, *plain_text(theirs, [5, 9, 12], 5)]

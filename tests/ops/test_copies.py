@@ -204,7 +204,7 @@ def test_where_nothing_is_whole_anywhere_no_run_begins_again(stopped: Path, tmp_
     folder = moved(stopped, tmp_path)
     for file in bucket_of(folder).glob("*/model.safetensors"):
         file.write_bytes(file.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(RunError, match=r"no checkpoint at file://.* is whole \(step-00000012 at"):
+    with pytest.raises(RunError, match=r"no checkpoint at file://.* is complete \(step-00000012"):
         train(small_job(folder, *FLAGS, remote(folder)))
     assert not list((folder / "runs").glob("*/checkpoints/step-*"))
 

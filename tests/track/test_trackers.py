@@ -215,7 +215,7 @@ def test_one_that_cannot_be_opened_is_off() -> None:
         tracker.close()
         assert inner.got == []
         said = f"tracker some is off in this session: {reason}; training goes on"
-        assert lines == [said, "tracker some has lost 1 rows of this session"]
+        assert lines == [said, "tracker some lost 1 rows of this session"]
 
 
 def test_which_trackers_are_driven_by_a_thread() -> None:

@@ -56,7 +56,7 @@ def test_lengths_that_are_read_off_the_device(name, queries, keys):
 def test_documents_in_pieces_are_refused():
     torn = DOCUMENTS.clone()
     torn[0, -1] = 0
-    with pytest.raises(SetpointError, match="5 documents are in 6; use sdpa or flex"):
+    with pytest.raises(SetpointError, match="5 documents are in 6 pieces; use sdpa or flex"):
         find_sequences(layout(documents=torn), None)
 
 

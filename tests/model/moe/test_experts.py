@@ -125,7 +125,7 @@ class OnGpu(torch.Tensor):
         ((9, 0), torch.bfloat16, None),
         ((8, 0), torch.bfloat16, None),
         ((7, 5), torch.bfloat16, "compute capability 8.0, this one has 7.5"),
-        ((9, 0), torch.float32, "in bf16"),
+        ((9, 0), torch.float32, "only bf16"),
     ],
 )
 def test_on_gpus(capability: tuple[int, int], dtype: torch.dtype, words: str | None) -> None:
