@@ -116,6 +116,8 @@ def test_texts_that_spell_control_tokens_are_a_caution(tmp_path: Path) -> None:
     stories = f"once{END}twice"
     assert warns("stories.txt", stories)
     assert not warns("stories.txt", stories, f"data.sources.0.separator={END}")
+    lines = f"once\n{END}\ntwice"
+    assert not warns("stories.txt", lines, f'data.sources.0.separator="\\n{END}\\n"')
 
 
 def test_rows_of_messages_need_a_template_and_tokens_none(tmp_path: Path) -> None:

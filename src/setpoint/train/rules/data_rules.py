@@ -282,7 +282,7 @@ def spelled_tokens(job: Job) -> Iterator[Problem]:
     if facts is None:
         return
     for path, source in sources_of(job, Text):
-        controls = [token for token in facts.controls if token != source.separator]
+        controls = [token for token in facts.controls if token not in (source.separator or "")]
         for name, text in beginnings(source):
             # <s> inside a text may be HTML.
             first = text.lstrip()
