@@ -134,6 +134,10 @@ def test_conversations_in_columns_of_other_names(tmp_path: Path) -> None:
     options = {"data.sources.0.template": "plain", "data.sources.0.columns": columns}
     run = trained(tmp_path, data=rows, overrides=options)
     assert isinstance(run.job.data.sources[0], Conversations)
+    whole = {"data.sources.0": {"template": "plain", "columns": columns}}
+    assert fingerprint(trained(tmp_path, data=rows, overrides=whole).job) == fingerprint(run.job)
+    with pytest.raises(SetpointError, match="Text .* has no field 'columns'"):
+        trained(tmp_path, data=TEXTS, overrides={"data.sources.0.columns": None})
 
 
 def test_conversations_in_memory(tmp_path: Path) -> None:

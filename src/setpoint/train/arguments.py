@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 from setpoint.config import (
     PROGRAM,
@@ -128,7 +128,7 @@ def composed(
     if world_size is not None:
         values["parallel.world_size"] = world_size
     merged = compose(Job, composition.draft)
-    is_renamed = any("data.sources.0.columns" in given for given in (*words, *values))
+    is_renamed = _renames_columns(words, values)
     paths = None if data is None else _set_data(merged.draft, data, is_renamed)
     if words or values:
         merged = compose(Job, merged.draft, flags=words, program=values)
@@ -243,6 +243,15 @@ def named(callback: Callback) -> str:
     return f"{type(callback).__module__}.{type(callback).__qualname__}"
 
 
+def _renames_columns(words: Sequence[str], values: Mapping[str, object]) -> bool:
+    """Whether overrides name the columns of conversations."""
+    source = values.get("data.sources.0")
+    if isinstance(source, Mapping) and cast(Mapping[str, object], source).get("columns"):
+        return True
+    is_named = any("data.sources.0" in word and "columns" in word for word in words)
+    return is_named or any(name.startswith("data.sources.0.columns") for name in values)
+
+
 def _set_data(draft: Job, data: Iterable[Any], is_renamed: bool) -> tuple[str, ...]:
     """Replace the sources with in-memory data.
 
@@ -286,7 +295,9 @@ def memory_source(data: Iterable[Any], name: str, is_renamed: bool = False) -> T
             values = {"messages": values}
         if not isinstance(values, Mapping):
             raise SetpointError(f"{place} is {_as_text(row)}.\n{VALID_DATA}")
-        is_chat = is_renamed or any(values.get(key) is not None for key in CONVERSATION_KEYS)
+        is_chat = any(values.get(key) is not None for key in CONVERSATION_KEYS) or (
+            is_renamed and not isinstance(row, str)
+        )
         kind = Conversations if is_chat else Text
         if cls is not None and kind is not cls:
             raise SetpointError(
