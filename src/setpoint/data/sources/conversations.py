@@ -120,12 +120,15 @@ def _conversation(
     ]
     functions = _tools(row.get("functions"), "functions")
     tools = functions and [{"type": "function", "function": each} for each in functions]
-    return Conversation(messages, tuple(answers), _tools(row.get("tools"), "tools") or tools)
+    tools = _tools(row.get("tools"), "tools") or tools
+    _check_unicode([messages, tools])
+    return Conversation(messages, tuple(answers), tools)
 
 
 def _is_trained(message: dict[str, Any], number: int) -> bool:
     """Remove the fields `TRAINED` from a message, and return whether it is a target."""
     is_answer = message["role"] == "assistant"
+    marks: dict[str, Any] = {}
     for name in TRAINED:
         value = message.pop(name, None)
         if value is None:
@@ -137,8 +140,11 @@ def _is_trained(message: dict[str, Any], number: int) -> bool:
                 f"message {number}: {name} is {value!r}, and only answers of the assistant can be "
                 f"trained on, not the role {message['role']!r}"
             )
-        is_answer = bool(value)
-    return is_answer
+        marks[name] = value
+    if len(set(map(bool, marks.values()))) > 1:
+        given = " and ".join(f"{name} is {value!r}" for name, value in marks.items())
+        raise RowError(f"message {number}: {given}; they contradict each other")
+    return is_answer and all(marks.values())
 
 
 def with_columns(row: Mapping[str, Any], columns: Mapping[str, str] | None) -> Mapping[str, Any]:
@@ -166,9 +172,23 @@ def _segments(segments: Any) -> Segments:
         is_entry = isinstance(entry, Mapping) and isinstance(entry.get("text"), str)
         if not is_entry or not isinstance(entry.get("label"), bool):
             raise wrong_kind(f"segments.{i}", "a mapping with text and label, a bool,", entry)
+    _check_unicode(entries)
     return Segments(
         tuple(entry["text"] for entry in entries), tuple(entry["label"] for entry in entries)
     )
+
+
+def _check_unicode(content: Any) -> None:
+    """Refuse halves of surrogate pairs, which JSON can escape and tokenizers do not take."""
+    text = json.dumps(content, ensure_ascii=False, default=str)
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        before = text[max(0, error.start - 20) : error.start]
+        raise RowError(
+            f"contains {text[error.start]!r} after {before!r}, half of a surrogate pair, which "
+            f"UTF-8 cannot represent"
+        ) from None
 
 
 def _parsed(value: Any, field: str) -> Any:
@@ -421,9 +441,12 @@ class ConversationsSource(BuiltSource[Conversations]):
         pieces = [with_controls(text, tokenizer.chat.controls) for text in row.texts]
         parts = [tokenizer.encode_pieces(part).tokens for part in pieces]
         trained = np.repeat(np.array(row.trained, np.bool_), [len(part) for part in parts])
-        trained[:1] = False  # nothing is before it to predict it from
         if not trained.any():
             yield from self._untrained("no segment with label true has a token")
+            return
+        trained[:1] = False  # nothing is before it to predict it from
+        if not trained.any():
+            yield from self._untrained("only its first token has label true, and none is before it")
             return
         yield Document(name, "".join(row.texts).encode(), np.concatenate(parts), trained)
 
