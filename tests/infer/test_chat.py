@@ -335,12 +335,13 @@ def test_a_conversation_on_standard_input(
     assert "--samples has no effect in a conversation" in capsys.readouterr().err
 
 
-def test_texts_are_read_with_the_columns_of_the_run(tmp_path: Path) -> None:
+@pytest.mark.parametrize("column", ["asked", "text"])
+def test_texts_are_read_with_the_columns_of_the_run(tmp_path: Path, column: str) -> None:
     rows = tmp_path / "asked.jsonl"
-    lines = [{"asked": asked, "said": answer} for asked, answer in QUESTIONS.items()]
-    lines.append({"asked": "and this?", "said": ""})  # dropped
+    lines = [{column: asked, "said": answer} for asked, answer in QUESTIONS.items()]
+    lines.append({column: "and this?", "said": ""})  # dropped
     rows.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    columns = "data.sources.0.columns={prompt: asked, completion: said}"
+    columns = f"data.sources.0.columns={{prompt: {column}, completion: said}}"
     flags = (f"data.sources.0.paths=[{rows}]", columns, "data.sources.0.untrained=drop")
     run = train_chat(tmp_path, *flags, "duration=1 steps")
     task = EvaluationTask(sides=("train",))

@@ -244,11 +244,31 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
     (found,) = documents(tmp_path, [row], template="plain", columns=columns)
     assert shown(found) == "__b|"
     said = r"line 1: has no column 'question' \(columns.prompt\); its columns are 'answer'"
-    said += r"\.\nValid: rows with 'question', 'answer'"
+    said += r"\.\nValid: a row with 'question' .prompt. and 'answer' .completion.\."
     with pytest.raises(SetpointError, match=said):
         documents(tmp_path, [{"answer": "b"}], template="plain", columns=columns)
+    with pytest.raises(
+        SetpointError, match="Valid: a row with 'question' .prompt. and 'completion'"
+    ):
+        documents(tmp_path, [row], template="plain", columns={"prompt": "question"})
     with pytest.raises(SetpointError, match="'promt' is not a field of a conversation"):
         documents(tmp_path, [row], template="plain", columns={"promt": "question"})
+
+
+def test_a_renamed_column_leaves_the_other_of_its_pair(tmp_path: Path) -> None:
+    row = {"question": "sa", "completion": "b", "instruction": "other", "output": "other"}
+    (found,) = documents(tmp_path, [row], template="plain", columns={"prompt": "question"})
+    assert shown(found) == "__b|"
+
+
+def test_optional_columns_can_be_missing_in_rows(tmp_path: Path) -> None:
+    rows = [{"instruction": "a", "output": "b", "ctx": "c"}, {"instruction": "a", "output": "b"}]
+    plain = [{"instruction": "a", "output": "b", "input": "c"}, rows[1]]
+    found = documents(tmp_path, rows, template="plain", columns={"input": "ctx"})
+    expected = documents(tmp_path, plain, template="plain")
+    assert [shown(each) for each in found] == [shown(each) for each in expected]
+    with pytest.raises(SetpointError, match=r"columns: no row has the column 'ctx'; those of the"):
+        documents(tmp_path, rows[1:], template="plain", columns={"input": "ctx"})
 
 
 def test_segments(tmp_path: Path, folders: dict[str, Path]) -> None:

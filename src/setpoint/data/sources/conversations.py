@@ -35,6 +35,7 @@ SHAPES = (
     "instruction (and input) and output",
     "segments",
 )
+PAIRS = (("prompt", "completion"), ("instruction", "output"))
 PREFERENCES = ("chosen", "rejected")
 
 # Roles of the ShareGPT format, and their names in messages.
@@ -148,20 +149,36 @@ def _is_trained(message: dict[str, Any], number: int) -> bool:
 
 
 def with_columns(row: Mapping[str, Any], columns: Mapping[str, str] | None) -> Mapping[str, Any]:
-    """A row with its columns under the names of `ROW_FIELDS`; other fields of these names go.
+    """Rename columns of a row to the fields that they hold.
+
+    If a field of `ROW_FIELDS` is renamed, the row's own fields of other shapes are left out, so
+    that the renamed one determines the shape.
 
     Arguments:
-        columns: see `Conversations.columns`.
+        columns: see `Conversations.columns`. Those of `ROW_OPTIONS` may be missing.
+
+    Raises:
+        RowError: the row lacks a column of `ROW_FIELDS`.
     """
     if columns is None:
         return row
     for name, column in columns.items():
-        if column not in row:
+        if name in ROW_FIELDS and column not in row:
             known = ", ".join(map(repr, row)) or "none"
             raise RowError(f"has no column {column!r} (columns.{name}); its columns are {known}")
-    dropped = ROW_FIELDS if any(name in ROW_FIELDS for name in columns) else ()
+    needed = _needed(columns)
+    dropped = {*columns, *(name for name in ROW_FIELDS if needed and name not in needed)}
     kept = {name: value for name, value in row.items() if name not in dropped}
-    return {**kept, **{name: row[column] for name, column in columns.items()}}
+    return {**kept, **{name: row[column] for name, column in columns.items() if column in row}}
+
+
+def _needed(columns: Mapping[str, str]) -> dict[str, str]:
+    """Columns of the fields of the renamed shapes, also of those under their own names."""
+    pairs = [pair for pair in PAIRS if any(name in columns for name in pair)]
+    names = [name for name in columns if name in ROW_FIELDS]
+    return {
+        name: columns.get(name, name) for name in (*names, *(n for pair in pairs for n in pair))
+    }
 
 
 def _segments(segments: Any) -> Segments:
@@ -339,7 +356,7 @@ def conversations_in(
     """Section that reads files as conversations, if their first row is one and has no text.
 
     Arguments:
-        columns: see `Conversations.columns`.
+        columns: see `Conversations.columns`; a row that has them may have a text, too.
 
     Returns:
         a section with the paths, and with shifted_labels if only shifted labels match; None if the
@@ -349,7 +366,7 @@ def conversations_in(
         name, file = next(iter(text_files(config, "paths").checked().items()))
         kind = format_in(config, file)
         row = None if kind == TEXT else next(read_rows(name, file, kind, where="text"))
-        if row is None or config.field in row.values:
+        if row is None or (columns is None and config.field in row.values):
             return None
         filled, section = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
         section.columns = None if columns is None else dict(columns)
@@ -497,25 +514,29 @@ class ConversationsSource(BuiltSource[Conversations]):
             )
         yield from ()
 
-    def _valid_row(self, row: Mapping[str, Any]) -> str:
-        columns = (self.config.columns or {}).values()
-        if all(column in row for column in columns):
-            return VALID_ROW
-        return f"Valid: rows with {', '.join(map(repr, columns))}, or columns of other names."
-
     def _rows(self) -> Iterator[tuple[FileRow, Conversation | TokenizedRow | Segments]]:
+        columns = self.config.columns
+        unseen = set((columns or {}).values())
+        row = None
         for name, file in text_files(self.config, f"{self.where}.paths").checked().items():
             kind = format_in(self.config, file)
             for row in read_rows(name, file, kind, where=self.where):
+                unseen.difference_update(row.values)
                 try:
                     filled = kind in (PARQUET, ARROW)
-                    values = with_columns(row.values, self.config.columns)
+                    values = with_columns(row.values, columns)
                     content = read_row(values, filled, self.config.shifted_labels)
                 except RowError as error:
                     raise SetpointError(
-                        f"{self.where}.paths: {row.place}: {error}.\n{self._valid_row(row.values)}"
+                        f"{self.where}.paths: {row.place}: {error}.\n{_valid_row(columns)}"
                     ) from error
                 yield row, content
+        if row is not None and unseen:
+            raise SetpointError(
+                f"{self.where}.columns: no row has the column "
+                f"{' or '.join(map(repr, sorted(unseen)))}; those of the last are "
+                f"{', '.join(map(repr, row.values))}."
+            )
 
 
 def answer_mask(
@@ -532,6 +553,17 @@ def answer_mask(
 
 VALID_ROW = (
     'Valid: a row such as {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", '
-    '"content": "..."}]}, or with the keys prompt and completion, instruction and output, or '
-    "input_ids and labels."
+    '"content": "..."}]}, or with the keys prompt and completion, instruction and output, '
+    "input_ids and labels, or segments."
 )
+
+
+def _valid_row(columns: Mapping[str, str] | None) -> str:
+    needed = _needed(columns or {})
+    if not needed:
+        return VALID_ROW
+    keys = [
+        repr(column) if column == name else f"{column!r} ({name})"
+        for name, column in needed.items()
+    ]
+    return f"Valid: a row with {' and '.join(keys)}."
