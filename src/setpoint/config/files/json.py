@@ -136,9 +136,7 @@ def scan_json(text: str, name: str) -> FilePosition:
 def _check_number(token: str, name: str, text: str, offset: int) -> None:
     digits = token.lstrip("-")
     if digits in ("NaN", "Infinity"):
-        hint = (
-            "no field accepts it" if digits == "NaN" else f'write "{token[:-5].lower()}" in quotes'
-        )
+        hint = "no field takes it" if digits == "NaN" else f'write "{token[:-5].lower()}" in quotes'
         raise error_at(name, text, offset, f"{token} is not JSON; {hint}")
     if digits.isdigit() and len(digits) > MAX_DIGITS:
         raise error_at(name, text, offset, TOO_LONG.format(len(digits)))

@@ -90,19 +90,16 @@ class _Builder:
             if self._documents > 1:
                 message = "expected the end of the file; one file is one document"
                 raise self._error(event.start_mark.index, message)
-            if event.version not in (None, (1, 2)):
-                raise self._error(0, "expected YAML 1.2")
+            lines = self._text[: event.start_mark.index].splitlines()
+            if any(line[:1] == "%" and line.split()[:2] != ["%YAML", "1.2"] for line in lines):
+                raise self._error(0, "expected YAML 1.2, without other directives")
         elif kind in ("SequenceEndEvent", "MappingEndEvent"):
             self._close()
         elif kind in ("ScalarEvent", "AliasEvent", "SequenceStartEvent", "MappingStartEvent"):
             if kind != "AliasEvent" and event.tag is not None:
-                offset = event.start_mark.index
+                offset = self._text.index("!", event.start_mark.index)  # an anchor may precede it
                 tag = named(self._text[offset : offset + 60].split(maxsplit=1)[0])
-                message = (
-                    f"the tag {tag} is not supported; each value is read according to its "
-                    "field's type"
-                )
-                raise self._error(offset, message)
+                raise self._error(offset, f"the tag {tag} is not supported; fields have types")
             frame = self._open[-1] if self._open else None
             if frame is not None and isinstance(frame.value, dict) and frame.key is None:
                 frame.key = self._key(frame, kind, event)
