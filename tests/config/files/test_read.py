@@ -50,6 +50,10 @@ def test_a_missing_file_is_named_with_similar_ones(folder):
         "experiment.toml: no such file. Did you mean expirement.toml?"
     )
     assert refusal("sub/base.yml") == "sub/base.yml: no such file. Did you mean sub/base.yaml?"
+    for name in ("exp.toml", "exp.yaml", "sub/job.toml.bak", "sub/job.md"):
+        (folder / name).touch()
+    assert refusal("exq.json").endswith("Did you mean exp.toml?")
+    assert refusal("sub/jobb.toml") == "sub/jobb.toml: no such file"
     assert refusal("other.json") == "other.json: no such file"
     assert refusal("none/x.toml") == "none/x.toml: no such file; there is no directory 'none'"
     assert refusal("x.ini") == "x.ini: expected a file name ending in .toml, .yaml, .yml, .json"

@@ -82,11 +82,15 @@ def similar_file(path: str) -> str:
     import os
 
     folder, name = os.path.split(path)
+    stem, suffix = os.path.splitext(name)
     try:
-        stems = {os.path.splitext(other)[0]: other for other in sorted(os.listdir(folder or "."))}
+        names = sorted(os.listdir(folder or "."), reverse=True)
     except OSError:
         return ""
-    close = nearest(os.path.splitext(name)[0], stems, 1, 0.7)
+    if suffix.lower() in FORMATS:
+        names = [other for other in names if os.path.splitext(other)[1].lower() in FORMATS]
+    stems = {os.path.splitext(other)[0]: other for other in names}
+    close = nearest(stem, stems, 1, 0.6)
     return f". Did you mean {os.path.join(folder, stems[close[0]])}?" if close else ""
 
 
