@@ -9,6 +9,7 @@ import pytest
 
 import setpoint as sp
 from setpoint.config import SetpointError
+from setpoint.config.layers.presets import presets
 from setpoint.config.values.user_code import (
     call_user_function,
     find_user_function,
@@ -53,6 +54,25 @@ def test_wrong_arguments_are_refused_in_words(call: Callable[[], object], words:
     with pytest.raises(sp.SetpointError) as caught:
         call()
     assert words in str(caught.value)
+
+
+def test_two_presets_of_one_name_in_one_module() -> None:
+    text = "import setpoint as sp\nfrom tests.config.sample import Batch\n"
+    one = '@sp.preset\ndef twice() -> Batch:\n    """It."""\n    return Batch()\n'
+    names = {"__name__": "somewhere"}
+    try:
+        for _ in range(2):  # a module that is loaded again
+            exec(compile(text + one, "somewhere.py", "exec"), names)
+        with pytest.raises(TypeError, match="somewhere defines two presets 'twice'"):
+            exec(compile(text + one + one, "somewhere.py", "exec"), names)
+    finally:
+        presets.pop("twice", None)
+
+
+def test_a_role_of_another_kind() -> None:
+    role: Any = "identity"
+    with pytest.raises(SetpointError, match="role='identity' is not a Role"):
+        sp.field(default=1, role=role)
 
 
 def test_what_objects_show_of_themselves() -> None:
@@ -124,7 +144,7 @@ def test_errors_in_words_pass_unchanged() -> None:
 
 def test_paths_that_name_no_function_are_refused(folder: Path) -> None:
     (folder / "plain.py").write_text("x = 3\n\ndef make():\n    return x\n")
-    with pytest.raises(SetpointError, match="x in plain is not a function but of type int"):
+    with pytest.raises(SetpointError, match="x in plain is of type int, not a function"):
         find_user_function("plain:x")
     with pytest.raises(SetpointError, match=r"'\.x' is not a module; expected module:function"):
         find_user_function(".x:make")

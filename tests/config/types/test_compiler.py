@@ -113,7 +113,7 @@ def test_names_mean_what_their_module_says(
 WRONG: list[tuple[object, dict[str, Any], str]] = [
     (str, {"default": "a", "ge": 1}, "and this is a str"),
     (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),
-    (tuple[int, ...], {"default": (1,), "ge": 1}, "for items use item_gt"),
+    (tuple[int, ...], {"default": (1,), "ge": 1}, "for items, use item_gt"),
     (int, {"default": 1, "pattern": "a"}, "a pattern applies to str, and this is an int"),
     (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is not a regular expression"),
     (str | None, {"default": None, "pattern": "["}, "is not a regular expression"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -123,6 +124,11 @@ def _register(table: MutableMapping[str, Any], function: Any, kind: str) -> Any:
     other = table.get(name)
     if other is not None and other.__module__ != function.__module__:
         raise TypeError(f"there is already a {kind} {name!r}, in {other.__module__}")
+    # A module that is reloaded, or a cell that is run again, no longer has the code of the other.
+    code, own = (getattr(each, "__code__", None) for each in (other, function))
+    scope = sys._getframe(2).f_code.co_consts  # pyright: ignore[reportPrivateUsage]
+    if code is not None and code != own and code in scope:
+        raise TypeError(f"{function.__module__} defines two {kind}s {name!r}")
     table[name] = function
     return function
 

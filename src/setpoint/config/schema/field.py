@@ -82,6 +82,8 @@ class FieldInfo:
         self.derived = derived
         self.bounds = _bounds(given, "")
         self.item_bounds = _bounds(given, "item_")
+        if not isinstance(given.get("role"), Role | None):
+            raise DeclarationError(f"role={given['role']!r} is not a Role, such as setpoint.BUDGET")
         self.role: Role | None = given.pop("role", None)
         tags = given.pop("tags", ())
         self.tags: tuple[str, ...] = (tags,) if isinstance(tags, str) else tuple(tags)
@@ -266,10 +268,7 @@ def _misplaced_options(info: FieldInfo, kind: FieldType) -> list[str]:
     """Find options that do not apply to the type."""
     bounds, numbers, faults = info.bounds, (int, float), list[str]()
     if bounds is not None and bounds.limited and not _may_be(kind, numbers):
-        faults.append(
-            "gt, ge, lt and le apply to numbers; for items use item_gt, item_ge, "
-            "item_lt and item_le"
-        )
+        faults.append("gt, ge, lt and le apply to numbers; for items, use item_gt and so on")
     if bounds is not None and bounds.pattern is not None:
         if not _may_be(kind, (str,)):
             faults.append("a pattern applies to str")
@@ -278,9 +277,7 @@ def _misplaced_options(info: FieldInfo, kind: FieldType) -> list[str]:
         except re.error as error:
             faults.append(f"the pattern {bounds.pattern!r} is not a regular expression: {error}")
     if info.item_bounds is not None and not any(_may_be(item, numbers) for item in _items(kind)):
-        faults.append(
-            "item_gt, item_ge, item_lt and item_le apply to lists and mappings of numbers"
-        )
+        faults.append("item_gt and so on apply to lists and mappings of numbers")
     if info.environment is not None and (kind.is_secret() or section_classes(kind)):
         faults.append(f"environment={info.environment!r} gives one value that is not a secret")
     return faults
