@@ -98,9 +98,8 @@ def test_what_a_typed_modifier_takes_from_files_is_listed() -> None:
     write(a_toml='extends = "small"\n[optimizer]\nlr = 0.1\nclip_norm = 0.3\n')
     job = compose(Job, "a.toml", modifiers=["shared_sgd"]).resolve()
     assert list(dropped_values(job)) == [
-        "optimizer.lr = 0.1, from a.toml:3:1: --with shared_sgd replaces the value it belongs to",
-        "optimizer.clip_norm = 0.3, from a.toml:4:1: --with shared_sgd replaces the value it "
-        "belongs to",
+        "optimizer.lr = 0.1, from a.toml:3:1: --with shared_sgd replaces its section",
+        "optimizer.clip_norm = 0.3, from a.toml:4:1: --with shared_sgd replaces its section",
     ]
     job = compose(Job, "a.toml", modifiers=["slower"]).resolve()
     assert (job.optimizer.lr, list(dropped_values(job))) == (0.05, [])

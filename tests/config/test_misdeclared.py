@@ -335,7 +335,7 @@ def test_another_package_makes_no_family_of_a_plain_section() -> None:
     class Own(Part, type="own"):
         pass
 
-    with pytest.raises(SetpointError, match="Part is a family; choose one of its variants"):
+    with pytest.raises(SetpointError, match="Part is a family; choose a variant"):
         Whole(part=Part())
     assert type(resolve(Whole(part=Own())).part) is Own
 

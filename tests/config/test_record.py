@@ -195,7 +195,7 @@ def test_classes_of_a_script_are_named_as_such(
     """`multiprocessing` gives a script a second name, which no other process can import."""
     monkeypatch.setitem(sys.modules, "__mp_main__", sys.modules["__main__"])
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # of `python -m pytest`
-    assert importable_name("__main__") == "__main__"
+    assert importable_name("__main__") == importable_name("__mp_main__") == "__main__"
     for name in ("config.json", "origins.json"):
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace('"adamw"', '"theirs"'))

@@ -70,7 +70,9 @@ def test_named_data_sets_and_an_early_end(tmp_path: Path) -> None:
 
 def test_a_stop_after_a_step_names_the_option_to_leave_out(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=2 steps"), until=1)
-    assert summary(run)[-1] == "saved at step 1; the same command without --until resumes there"
+    assert (
+        summary(run)[-1] == "saved at step 1; the same command or call without until resumes there"
+    )
 
 
 def test_a_run_of_a_drawn_seed_resumes_by_its_directory(tmp_path: Path) -> None:

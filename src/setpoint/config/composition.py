@@ -400,9 +400,7 @@ def apply_modifiers(editor: Editor, texts: Sequence[str]) -> None:
             ):
                 del written[leaf.path]
         known = {leaf.key for leaf, _ in dropped_leaves(draft)} if dropped else ()
-        replaced = [
-            (leaf, f"--with {text} replaces the value it belongs to") for leaf in written.values()
-        ]
+        replaced = [(leaf, f"--with {text} replaces its section") for leaf in written.values()]
         replaced += [(leaf, reason) for leaf, reason in dropped if leaf.key not in known]
         for leaf, reason in replaced:
             origin = Recorded(leaf.origin.layer, leaf.describe_origin())

@@ -114,8 +114,7 @@ class Tree:
             elif not isinstance(inner, list if isinstance(new[depth], int) else dict):
                 raise SetpointError(
                     f"{dotted(new)} cannot be moved: {dotted(new[:depth])} is {guessed(inner)!r}; "
-                    f"set "
-                    f"{dotted(old)} by hand to match the new schema"
+                    f"set {dotted(old)} by hand to match the new schema"
                 )
             section = cast(Any, inner)
         if isinstance(section, dict) and new[-1] in section:

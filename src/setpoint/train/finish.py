@@ -190,7 +190,7 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
     if run.status:
         again = command_again(job, run.directory)
         if run.loop is not None and run.loop.is_at_limit and again == THE_SAME:
-            again = f"{THE_SAME} without --until"
+            again = f"{THE_SAME} or call without until"
         root, keeps = run.directory / "checkpoints", job.checkpoint.save
         left = stop_message(root, before.step, again, keeps)
         print(left, file=stream, flush=True)

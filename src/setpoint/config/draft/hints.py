@@ -281,9 +281,7 @@ def switches(kind: SectionType, path: Path, origin: Origin) -> str:
     off = f"off with {written({name: None}, origin)}."
     if cls is None:
         tag = next(iter(kind.variants()))
-        return (
-            f"Enable it by choosing one of its types, as in {written({name: tag}, origin)}; {off}"
-        )
+        return f"Enable it by choosing a type, as in {written({name: tag}, origin)}; {off}"
     required = [info.name for info in cls.__setpoint__.fields.values() if info.required]
     if required:
         return f"Enable it by setting {dotted((*path, required[0]))}; {off}"

@@ -146,9 +146,8 @@ def require_modules(record: Record, folder: str) -> None:
     if missing:
         raise SetpointError(
             f"{folder}: the record uses config classes of {', '.join(missing)}; records are data "
-            f"and import nothing, so name what is to be imported: "
-            f"{' '.join(f'--import {module}' for module in missing)} (in Python: import "
-            f"{', '.join(missing)})"
+            f"and import nothing, so name what is to be imported: --import "
+            f"{' --import '.join(missing)} (in Python: import {', '.join(missing)})"
         )
 
 

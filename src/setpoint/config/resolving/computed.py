@@ -370,7 +370,7 @@ def _invalid(source: Source, error: Exception) -> Invalid:
     if not (is_known or isinstance(error, ArithmeticError)):
         raise error
     if isinstance(error, RecursionError):
-        return Invalid("cannot be computed: too many values depend on one another")
+        return Invalid("cannot be computed: too many terms, or values that depend on one another")
     if isinstance(error, Invalid):
         return error
     text = str(error)

@@ -358,9 +358,7 @@ class EnumType(FieldType):
         if isinstance(value, self.cls):
             unnamed = flag_names(value)[1] if isinstance(value, enum.Flag) else 0
             if unnamed:  # a file has no name for these bits
-                raise Invalid(
-                    f"has the bits {unnamed:#b}, which belong to no member", self.vocabulary
-                )
+                raise Invalid(f"has bits of no member, {unnamed:#b}", self.vocabulary)
             return value
         if isinstance(value, str):
             if str(value) in members:

@@ -93,9 +93,8 @@ def compile_annotation(annotation: Any, title: str) -> FieldType:
         text = annotation.__name__ if isinstance(annotation, type) else str(annotation)
         raise DeclarationError(
             f"{title}: {text} cannot be the type of a config's field; valid types: int, float, "
-            f"bool, "
-            f"str, Path, Literal, Enum, Any, lists, tuples and dict[str, ...] of these, config "
-            f"classes, ... | None, and classes with __setpoint_scalar__"
+            f"bool, str, Path, Literal, Enum, Any, lists, tuples and dict[str, ...] of these, "
+            f"config classes, ... | None, and classes with __setpoint_scalar__"
         )
     return kind
 

@@ -537,9 +537,7 @@ class SectionType(FieldType):
     def _untagged(self, cls: type[Node]) -> Invalid:
         """The error for a class of a union without a distinguishing tag."""
         if cls.__setpoint__.variants:
-            return Invalid(
-                f"{cls.__name__} is a family; choose one of its variants", self.candidates()
-            )
+            return Invalid(f"{cls.__name__} is a family; choose a variant", self.candidates())
         tag = cls.__name__.lower()
         return Invalid(
             f"{cls.__name__} has no tag, so that no file could name it",

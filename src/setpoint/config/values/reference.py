@@ -147,12 +147,11 @@ class Template(Reference):
             value = evaluate(part, look_up)
             text = text_of(value)
             if text is None:
-                is_section = hasattr(type(value), "__setpoint__")
-                kind = "a section" if is_section else f"of type {type(value).__name__}"
+                kind = "null" if value is None else f"of type {type(value).__name__}"
+                kind = "a section" if hasattr(type(value), "__setpoint__") else kind
                 raise Invalid(
-                    f"cannot be formatted: {ast.unparse(part)} is "
-                    f"{'null' if value is None else kind}; a string accepts str, int, float, bool "
-                    f"and paths"
+                    f"cannot be formatted: {ast.unparse(part)} is {kind}; a string accepts str, "
+                    f"int, float, bool and paths"
                 )
             texts.append(text)
         return literal("".join(texts))

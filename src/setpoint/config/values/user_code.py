@@ -109,9 +109,7 @@ def find_user_function(source: str) -> Callable[..., Any]:
     function = getattr(module, name, None)
     if function is not None and not callable(function):
         kind = type(function).__name__
-        raise SetpointError(
-            f"{source}: {name} in {module_name} is not a function but of type {kind}"
-        )
+        raise SetpointError(f"{source}: {name} in {module_name} is of type {kind}, not a function")
     if function is None:
         public = [key for key, value in vars(module).items() if callable(value) and key[0] != "_"]
         hint = did_you_mean(name, public, " ")
@@ -121,16 +119,13 @@ def find_user_function(source: str) -> Callable[..., Any]:
 
 def importable_name(module: str) -> str:
     """The name under which another process can import a module, even a running script."""
-    if module != "__main__":
+    # `multiprocessing` adds an alias that only its own processes can import.
+    private = ("__main__", "__mp_main__")
+    if module not in private:
         return module
     script = sys.modules[module]
-    # `multiprocessing` adds an alias that only its own processes can import.
-    names = (
-        name
-        for name, other in sys.modules.items()
-        if other is script and name not in (module, "__mp_main__")
-    )
-    return next(names, module)
+    names = (name for name, other in sys.modules.items() if other is script)
+    return next((name for name in names if name not in private), "__main__")
 
 
 def call_user_function(function: Callable[..., Any], title: str, *args: Any, **kwargs: Any) -> Any:
