@@ -280,6 +280,21 @@ def test_an_adapter_of_a_model_of_transformers_is_used_without_its_base(tmp_path
         assert all(".adapter." in name for name in held(folders[1], 1))
 
 
+def test_a_model_of_transformers_without_an_adapter_is_filled_in_place(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    place, folders = tmp_path / "theirs", (tmp_path / "whole", tmp_path / "out")
+    theirs(place, {})
+    plain = ("type", "dim", "layers", "heads", "dropout")
+    flags = ("model=huggingface", f"model.config={place}", f"model.pretrained={place}",
+             "optimizer.frozen=['wte']", "duration=1 steps")  # fmt: skip
+    for folder, out in zip(folders, ((), (OUT,)), strict=True):
+        train(small_job(tmp_path, *flags, *out, without=plain), directory=folder)
+    assert held(folders[1], 1).keys() < held(folders[0], 1).keys()
+    monkeypatch.delattr("setpoint.model.pretrained.base_model.build_model")  # a second model
+    assert torch.equal(*map(logits_of, folders))
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize("words", [(), ("quantized",)])
 def test_every_division_goes_on(words: tuple[str, ...]) -> None:

@@ -112,11 +112,18 @@ def restore(directory: Path, model: nn.Module, config: ModelConfig) -> None:
     """
     checkpoint = load_directory(directory, only=("model",))
     if checkpoint.base is not None:
-        tokens = tokenizer_of(directory, job_of(directory).tokenizer).vocab_size
-        # Other models may have an adapter here, which the omitted weights lack: build one without.
-        outline = model if isinstance(config, TransformerConfig) else None
+        tokens: int = getattr(model, "vocab_size", 0)  # nothing else is built with it
+        outline: nn.Module | None = model
+        if not isinstance(config, TransformerConfig) and _has_adapter(model):
+            # The omitted weights have no adapter: fill a second model without it.
+            tokens = tokenizer_of(directory, job_of(directory).tokenizer).vocab_size
+            outline = None
         checkpoint = completed(checkpoint, config, tokens, outline)
     load_weights(model, checkpoint)
+
+
+def _has_adapter(model: nn.Module) -> bool:
+    return any(name.endswith(".adapter") for name, _ in model.named_modules())
 
 
 def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
