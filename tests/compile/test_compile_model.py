@@ -15,6 +15,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch._logging._internal import warning_once
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
 
 from setpoint.compile.compile_model import (
     CACHE,
@@ -27,6 +31,7 @@ from setpoint.compile.compile_model import (
     signature_of,
 )
 from setpoint.compile.config import Compile
+from setpoint.compile.internals import random_states_in_place
 from setpoint.compile.watch import Watch
 from setpoint.config import SetpointError, resolve
 from setpoint.memory.checkpointing import contexts, recompute
@@ -96,6 +101,39 @@ def test_what_cannot_be_compiled_is_refused_by_name() -> None:
         config.build(model=nn.Linear(2, 2), layers=[])
     with pytest.raises(SetpointError, match=r"compile\.options: .*max_autotune"):
         compiled(stack(), backend="inductor", options={"max_autotune": "yes"})
+
+
+def test_recomputed_dropout_beside_outputs_that_are_divided(tmp_path: Path) -> None:
+    """The device mesh is among the outputs of the graph, and among what it saves for backward."""
+    torch.distributed.init_process_group(
+        "gloo", init_method=f"file://{tmp_path / 'store'}", rank=0, world_size=1
+    )
+    mesh = init_device_mesh("cpu", (1,))
+
+    def inner(x: Any, w: Any) -> Tensor:
+        local = functional.dropout((x @ w).to_local(), 0.5).sin()
+        return DTensor.from_local(local, mesh, [Replicate()], run_check=False)
+
+    def outer(x: Tensor, w: Tensor) -> tuple[Tensor, Tensor]:
+        y: Any = checkpoint(inner, x, w, use_reentrant=False)
+        return y * w.sum(), y
+
+    def train(call: Callable[..., tuple[Any, Any]]) -> list[Tensor]:
+        torch.manual_seed(0)
+        given: list[Any] = [
+            distribute_tensor(torch.randn(shape), mesh, [Replicate()]).requires_grad_()
+            for shape in ((4, 8), (8, 8))
+        ]
+        product, y = call(*given)
+        (product.full_tensor().sum() + y.full_tensor().square().sum()).backward()
+        return [each.full_tensor() for each in (product, y, *(tensor.grad for tensor in given))]
+
+    try:
+        with random_states_in_place():
+            ours = train(torch.compile(outer, backend="aot_eager", fullgraph=True))
+        assert all(map(torch.equal, ours, train(outer)))
+    finally:
+        torch.distributed.destroy_process_group()
 
 
 def test_sharded_layers_are_whole_graphs(run_module: Callable[[str], None]) -> None:

@@ -12,6 +12,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -88,15 +89,18 @@ def random_states_in_place() -> Iterator[None]:
         return
     functionalize = partitioners.functionalize_rng_ops
 
+    def saved_in(backward: Any) -> list[Any]:
+        given = backward.graph.find_nodes(op="placeholder")
+        return list(takewhile(lambda node: "tangent" not in node.name, given))
+
     def in_place(joint: Any, forward: Any, backward: Any, sizes: int) -> tuple[Any, Any]:
-        (outputs,) = forward.graph.find_nodes(op="output")
-        after = sizes + sum(map(is_opaque, outputs.args[0]))
-        given = set(backward.graph.find_nodes(op="placeholder"))
-        forward, backward = functionalize(joint, forward, backward, after)
-        places = backward.graph.find_nodes(op="placeholder")
-        if first := next(filter(is_opaque, places), None):
-            for state in (place for place in places if place not in given):
-                first.prepend(state)
+        # The user's outputs and the tangents may hold opaque objects, too.
+        saved = saved_in(backward)
+        opaque = list(takewhile(is_opaque, reversed(saved)))
+        forward, backward = functionalize(joint, forward, backward, sizes + len(opaque))
+        if opaque:
+            for state in saved_in(backward)[len(saved) :]:
+                opaque[-1].prepend(state)
             backward.recompile()
         return forward, backward
 
