@@ -249,5 +249,5 @@ def test_a_model_without_a_head_may_take_documents() -> None:
     Objective(model, resolve(CrossEntropy()).build()).sums(batch)
     assert model.given == {"positions": batch.positions, "documents": batch.documents}
     model.takes_documents = False
-    with pytest.raises(SetpointError, match=r"but the data has positions and documents\nValid: a model with"):
+    with pytest.raises(SetpointError, match=r"has positions and documents\nValid: a model with"):
         Objective(model, resolve(CrossEntropy()).build()).sums(batch)
