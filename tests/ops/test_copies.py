@@ -3,11 +3,13 @@
 import shutil
 import threading
 from pathlib import Path
+from typing import Any
 
 import fsspec
 import pytest
 
 from setpoint.config import RunError, SetpointError
+from setpoint.files.lock import is_locked
 from setpoint.ops import remote_folder as module
 from setpoint.ops.proof import verify_chain
 from setpoint.ops.remote_folder import RemoteError
@@ -52,11 +54,19 @@ def moved(stopped: Path, folder: Path) -> Path:
 
 
 def test_a_run_on_a_new_machine_equals_the_undisturbed_one(
-    oracle: Path, stopped: Path, tmp_path: Path
+    oracle: Path, stopped: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    folder = moved(stopped, tmp_path)
+    folder, locked, download = moved(stopped, tmp_path), list[bool](), RemoteRun.download
+
+    def downloading(remote: RemoteRun, checkpoint: Any, files: list[str], into: Path) -> None:
+        # Another process with the lock would remove the files.
+        locked.append(is_locked(into.parents[1] / ".lock"))
+        download(remote, checkpoint, files, into)
+
+    monkeypatch.setattr(RemoteRun, "download", downloading)
     run = train(small_job(folder, *FLAGS, remote(folder))).directory
     assert_same_run(run, oracle)
+    assert locked and all(locked)
     (resumed,) = events(run, "resume")
     assert resumed["step"] == 12
     assert {row["checkpoint"] for row in events(run, "fetch")} >= {"step-00000012"}
