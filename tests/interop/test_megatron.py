@@ -237,7 +237,7 @@ def test_ranks_precision_and_recomputation(tmp_path: Path) -> None:
      {"parallel.pipelining.split": [
          ["embedding", "layers.0"], ["layers.1", "layers.2", "layers.3", "output"]]}),
     ("--train-samples 480 --train-tokens 10240", {"duration": "20 steps"}),
-    ("--embedding-init-method-std 1", {"model.embedding_init_std": 1.0, "model.init_std": 0.02}),
+    ("--embedding-init-method-std 1", {"model.init_std_embedding": 1.0, "model.init_std": 0.02}),
     ("--deepspeed --zero-stage=3 --num-experts 1 --moe-loss-coeff 0.01 --num-key-value-heads 2 "
      "--normalization rmsnorm --lr-decay-tokens 16384 --lr-warmup-tokens 1024 --data-impl mmap "
      "--use-flash-attn-v2",

@@ -91,7 +91,7 @@ def test_widths_are_those_of_its_formula(tmp_path: Path, flavor: str) -> None:
 def test_initial_deviations_are_its_own(tmp_path: Path) -> None:
     model = converted(tmp_path, model={"flavor": "8B"}).model
     assert isinstance(model, TransformerConfig)
-    stds = (model.embedding_init_std, model.output_init_std, model.hidden_std)
+    stds = (model.init_std_embedding, model.init_std_output, model.hidden_std)
     assert stds == (1.0, 1 / math.sqrt(4096), 0.02)
     assert model.residual_std(7) == 0.02 / math.sqrt(2 * 8)
 

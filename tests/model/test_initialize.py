@@ -114,7 +114,7 @@ def test_scales():
 
 
 def test_embeddings_output_and_each_layer_have_deviations_of_their_own():
-    stds = {"embedding_init_std": 1.0, "output_init_std": 0.1, "residual_init": "layer_scaled"}
+    stds = {"init_std_embedding": 1.0, "init_std_output": 0.1, "residual_init": "layer_scaled"}
     sizes = {"dim": 256, "heads": 4, "kv_heads": 4, "ffn_dim": 256, "layers": 2, "init_std": 0.02}
     tensors = values(small_model(**sizes, **stds, positions="learned"))
     for name, expected in {

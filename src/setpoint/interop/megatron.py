@@ -351,7 +351,7 @@ def _optimizer(c: Conversion) -> None:
     if c.value("embedding-init-method-std") is not None:
         kinds.append("embedding")
         std = c.number("embedding-init-method-std")
-        c.set("model.embedding_init_std", std, "embedding-init-method-std")
+        c.set("model.init_std_embedding", std, "embedding-init-method-std")
     if c.number("weight-decay"):
         c.set("optimizer.no_decay", kinds, "weight-decay")
     if kind != "sgd":

@@ -114,9 +114,9 @@ def _model(c: Conversion) -> None:
     output, tied = c.data["model"]["dim"] ** -0.5, c.data["model"].get("tie_embeddings", False)
     c.set("model.tie_embeddings", tied)
     embedding = output if tied else 0.02 if name == "gpt_oss" else 1.0
-    c.set("model.embedding_init_std", embedding)
+    c.set("model.init_std_embedding", embedding)
     if not tied:
-        c.set("model.output_init_std", output)
+        c.set("model.init_std_output", output)
     c.set("model.residual_init", "layer_scaled")
     text = (
         "up projections of feed-forward networks start with the deviation of down projections in "

@@ -277,10 +277,10 @@ class TransformerConfig(
     small init of Nguyen and Salazar, 2019 (0.01 for dim = 4096); with muP, computed from
     mup.base_dim."""
 
-    embedding_init_std: float | None = field(default=None, gt=0, lt=math.inf)
+    init_std_embedding: float | None = field(default=None, gt=0, lt=math.inf)
     """Standard deviation of initial embeddings of tokens and positions. null: init_std."""
 
-    output_init_std: float | None = field(default=None, gt=0, lt=math.inf)
+    init_std_output: float | None = field(default=None, gt=0, lt=math.inf)
     """Standard deviation of the initial output matrix. null: init_std."""
 
     residual_init: Literal["depth_scaled", "layer_scaled", "plain"] = "depth_scaled"
@@ -596,8 +596,8 @@ class TransformerConfig(
     def _attention_chunk_is_dead(self) -> str | None:
         return self._no_layer("chunked")
 
-    @dead("output_init_std")
-    def _output_init_std_is_dead(self) -> str | None:
+    @dead("init_std_output")
+    def _init_std_output_is_dead(self) -> str | None:
         return "tie_embeddings: the output matrix is the embedding" if self.tie_embeddings else None
 
     @dead("qk_norm", "qkv_bias", "attention_sinks", "merge_qkv")

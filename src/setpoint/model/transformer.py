@@ -335,14 +335,14 @@ class Transformer(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Initial values of embeddings and output; layers define their own."""
-        std = self.config.embedding_init_std or self.config.init_std
+        std = self.config.init_std_embedding or self.config.init_std
         rules: dict[str, Initializer] = {}
         if self.embedding is not None:
             rules["embedding.weight"] = self._vocabulary_init(std)
         if self.position_embedding is not None:
             rules["position_embedding.weight"] = NormalInit(std)
         if self.output is not None:
-            std = self.config.output_init_std or self.config.init_std
+            std = self.config.init_std_output or self.config.init_std
             rules["output.weight"] = self._vocabulary_init(std)
         return rules
 

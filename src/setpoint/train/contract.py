@@ -207,8 +207,8 @@ LOSS_SCALE = "precision.loss_scale.initial"
 AT_START = (
     "model.pretrained",
     "model.init_std",
-    "model.embedding_init_std",
-    "model.output_init_std",
+    "model.init_std_embedding",
+    "model.init_std_output",
     "model.residual_init",
     "checkpoint.load",
     "checkpoint.exclude",

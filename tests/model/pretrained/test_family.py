@@ -19,8 +19,8 @@ NOT_WRITTEN = (
     "ffn_multiple_of",
     "pretrained",
     "residual_init",
-    "embedding_init_std",
-    "output_init_std",
+    "init_std_embedding",
+    "init_std_output",
     # Of training; written where a family has it.
     "init_std",
     "dropout",

@@ -223,8 +223,8 @@ EXPERTS: Final[Mapping[str, object]] = {
 UNCOMPARED: Final = (
     "vocab_size",
     "init_std",
-    "embedding_init_std",
-    "output_init_std",
+    "init_std_embedding",
+    "init_std_output",
     "residual_init",
     "dropout",
     "attention_dropout",
