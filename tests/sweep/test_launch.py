@@ -14,7 +14,9 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.sweep.launch import Launcher, environment, train_command
+from setpoint.sweep.run_sweep import sweep
 from setpoint.sweep.sweep_record import WAITING, SweepTask, is_point
+from setpoint.train.config import Job
 
 from .sample import FINISH, pretend, task_of
 
@@ -206,6 +208,11 @@ def _alive(pid: int) -> bool:
         return False
 
 
-def test_classes_of_the_script_itself_are_refused(tmp_path: Path) -> None:
+def test_classes_of_the_script_itself_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Job, "__module__", "__main__")
+    monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # of `python -m pytest`
     with pytest.raises(SetpointError, match="script or notebook defines config classes itself"):
-        train_command(task_of(tmp_path, 0), ["__main__"])
+        sweep("tiny", {"workspace": str(tmp_path)}, points={"grid": {"seed": [1, 2]}})
+    assert not any(tmp_path.iterdir())  # nothing is written

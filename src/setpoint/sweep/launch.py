@@ -166,16 +166,7 @@ class Launcher:
 
 
 def train_command(task: SweepTask, modules: Sequence[str]) -> list[str]:
-    """The command of a point.
-
-    Raises:
-        SetpointError: the configuration has classes of the running script.
-    """
-    if "__main__" in modules:
-        raise SetpointError(
-            "the script or notebook defines config classes itself, which the processes of the "
-            "points cannot import; move them into a module"
-        )
+    """The command of a point."""
     imports = [word for module in modules for word in ("--import", module)]
     # -P: a file in the working folder must not shadow a module of the standard library.
     start = [sys.executable, "-P", "-m", "setpoint"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
@@ -24,9 +24,11 @@ from setpoint.config import (
     fingerprint,
     to_plain,
 )
+from setpoint.config.draft.walk import sections
 from setpoint.config.files.file_document import FilePosition, without_suffix
 from setpoint.config.values.node import value_or_missing
 from setpoint.config.values.origin import COMMAND_LINE, SWEEP
+from setpoint.config.values.user_code import importable_name
 from setpoint.parallel.rank import launched
 from setpoint.plan.preflight import preflight
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
@@ -151,7 +153,7 @@ def prepare_sweep(
     """Resolve and check all points of a sweep of training jobs; for a search, its corners.
 
     Raises:
-        SetpointError: too many points, or a field that cannot be varied.
+        SetpointError: too many points, a field that cannot be varied, or classes of a script.
         SweepError: lists the problems of all points.
     """
     for path in [*space.paths, *axes]:
@@ -170,12 +172,14 @@ def prepare_sweep(
         refuse_too_many(search.trials, limit)
         checker.objective = MetricPath.parse(search.objective)
         points = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
+        refuse_own_classes(point.config for point in points.kept)
         folder = _folder([point.config for point in points.kept])
         notes = checker.notes(points.kept)
         return PreparedSweep(
             source, folder, [], [], imports, notes, search=search, axes=axes, make=make
         )
     points = resolve_points(space, composer, limit)
+    refuse_own_classes(point.config for point in points.kept)
     folder = _folder([point.config for point in points.kept])
     tasks = [SweepTask(point, folder) for point in points.kept]
     wrong: dict[str, list[Problem]] = {}
@@ -190,6 +194,20 @@ def prepare_sweep(
         raise SweepError(wrong, len(tasks))
     notes = checker.notes(points.kept)
     return PreparedSweep(source, folder, tasks, points.duplicates, imports, notes)
+
+
+def refuse_own_classes(jobs: Iterable[Job]) -> None:
+    """Refuse configurations with classes of the running script, which no point could import.
+
+    Raises:
+        SetpointError: a class is of the script.
+    """
+    modules = {type(section).__module__ for job in jobs for _, section in sections(job)}
+    if "__main__" in map(importable_name, modules):
+        raise SetpointError(
+            "the script or notebook defines config classes itself, which the processes of the "
+            "points cannot import; move them into a module"
+        )
 
 
 def _folder(jobs: Sequence[Job]) -> Path:
