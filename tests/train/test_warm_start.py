@@ -208,6 +208,7 @@ def test_check_looks_for_what_is_to_be_loaded(source: Path) -> None:
     for end, said in (
         ("s", f"Did you mean {source}?"),
         ("/logs", "neither a checkpoint nor a run that has one"),
+        ("/..", f"it contains runs, such as {source}/../"),
         ("/checkpoints/step-00000005", "there is no checkpoint step-00000005"),
     ):
         job = small_job(source.parent, f"checkpoint.load={source}{end}")

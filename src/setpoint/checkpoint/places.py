@@ -99,7 +99,9 @@ def checkpoint_to_load(name: str) -> Path:
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     steps = list_checkpoints(folder)
     if not steps:
-        raise SetpointError(f"{path} is neither a checkpoint nor a run that has one")
+        runs = sorted(path.glob(f"*/{CHECKPOINTS}"))
+        such = f"; it contains runs, such as {runs[0].parent}" if runs else ""
+        raise SetpointError(f"{path} is neither a checkpoint nor a run that has one{such}")
     latest = read_pointer(folder, "latest")
     return steps[max(steps) if latest not in steps else latest]
 
