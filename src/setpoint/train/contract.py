@@ -210,6 +210,7 @@ AT_START = (
     "model.init_std_embedding",
     "model.init_std_output",
     "model.residual_init",
+    "adapter.b_std",
     "checkpoint.load",
     "checkpoint.exclude",
     LOSS_SCALE,

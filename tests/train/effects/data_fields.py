@@ -343,8 +343,10 @@ ROWS: dict[str, Row] = {
     "EvaluationLoader.timeout": ("data.loader.evaluation.timeout=0.2", evaluation_hangs, HELPED,
         "data.loader.evaluation.timeout"),
 }  # fmt: skip
+# Rows long enough for whole documents, whose last tokens are what is learned.
+FITS = {"Questions": ("batch.sequence_length=32",), "Conversations": ("batch.sequence_length=64",)}
 for kind in KINDS:
-    fits = ("batch.sequence_length=32",) if kind == "Questions" else ()
+    fits = FITS.get(kind, ())
     alone = (f"data.sources=[{{{KINDS[kind]}}}]", *ALONE, *fits)
     ROWS[f"{kind}.filter"] = (f"{FIRST}.filter={{longest=20, too_long=truncate}}", documents,
                               alone)  # fmt: skip
