@@ -153,7 +153,7 @@ def main(words: list[str] | None = None) -> int:
                 shares.append(f"{what} {took / size:.2f}")
                 figures = (f"{each / 2**20:.0f}" for each in (size, took, limit))
                 report.rows.append((f"{megabytes} MB", what, *figures))
-    report.results["host memory beyond what is there, as a multiple of what is saved or loaded"] = (
+    report.results["additional host memory, as a multiple of the bytes saved or loaded"] = (
         f"{megabytes} MB: {', '.join(shares)}"
     )
     return report.finish(("states", "what", "MiB", "peak MiB", "bound MiB"))

@@ -218,7 +218,7 @@ class Tokens(nn.Module):
 @pytest.mark.parametrize(
     ("target", "words"),
     [
-        (Halves, r"gives \(1, 2, 12\) for vectors of shape \(1, 2, 24\)"),
+        (Halves, r"returns \(1, 2, 12\) for vectors of shape \(1, 2, 24\)"),
         (Tokens, r"cannot be called with \(\.\.\., 24\) vectors: TypeError"),
         (dict, "makes a dict, not a torch module"),
     ],

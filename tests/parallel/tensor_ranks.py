@@ -131,7 +131,7 @@ def what_cannot_be_divided_is_refused(mesh: DeviceMesh) -> None:
     for model, said in (
         (nn.Linear(2, 2), "a Linear does not define how it is divided"),
         (Own({"table": "row_wise"}), "'row_wise' for table. Did you mean row?"),
-        (Own({"tables": "column"}), "names tables, and no module is called so"),
+        (Own({"tables": "column"}), "names tables, but there is no module of that name"),
         (Own({"out": "column"}), f"the {VOCAB} outputs of out cannot be divided"),
         (Own({"mix.*": "column 3*2"}), "the 3 heads of mix.0 cannot be divided"),
         (theirs("gpt2", True), "transformers has no tensor-parallel plan for GPT2LMHeadModel"),

@@ -66,5 +66,5 @@ def test_the_plan_shows_its_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_one_rank_has_nothing_to_divide(tmp_path: Path) -> None:
     assert not small_job(tmp_path, "parallel.engine=deepspeed").parallel.uses_deepspeed
-    with pytest.raises(ConfigError, match="stage 2 divides none"):
+    with pytest.raises(ConfigError, match="stage 2 does not shard them"):
         small_job(tmp_path, *RANKS, "parallel.engine.offload=all")

@@ -97,9 +97,9 @@ RANKS = ("parallel.world_size=8", "batch.global_size=16", "batch.accumulation=1"
     [
         (("shard=8", "expert=8"), "parallel.expert", "6 experts cannot be divided among 8 ranks",
          ("2", "1")),
-        (("shard=8", "expert=3"), "parallel.expert", "lies on 8 ranks, 8 (shard)",
+        (("shard=8", "expert=3"), "parallel.expert", "is on 8 ranks, 8 (shard)",
          ("1", "2", "4", "8")),
-        (("shard=2", "expert=6"), "parallel.expert", "lies on 2 ranks, 2 (shard)",
+        (("shard=2", "expert=6"), "parallel.expert", "is on 2 ranks, 2 (shard)",
          ("1", "2", "4", "8")),
         (("shard=2", "tensor=4", "expert_tensor=2"), "parallel.expert_tensor",
          "2 ranks cannot divide experts where 4 divide matrices", ("1", "4")),

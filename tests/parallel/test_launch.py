@@ -231,7 +231,7 @@ def test_a_stop_while_machines_wait_for_each_other_ends_the_launcher(
     run.wait_for(listens)
     run.process.send_signal(signal.SIGTERM)
     assert run.end() == 75
-    said = "stopped by SIGTERM: nothing was trained; the same command starts again\n"
+    said = "stopped by SIGTERM: nothing was trained; the same command starts over\n"
     assert run.text == said and not (folder / "runs").exists()
 
 

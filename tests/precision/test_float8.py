@@ -173,7 +173,7 @@ def test_several_ranks_multiply_as_one_in_every_case(ranks: str) -> None:
 @torchao
 def test_what_does_not_fit_is_refused() -> None:
     for config, model, said in (
-        (section(), model_of(ffn_dim=40), r"precision.float8: multiplies .* is 40 x 32"),
+        (section(), model_of(ffn_dim=40), r"precision.float8: requires .* is 40 x 32"),
         (section(skip_small=True), model_of(), r"float8.skip_small: finds no linear layer"),
     ):
         with pytest.raises(SetpointError, match=said):

@@ -283,4 +283,4 @@ def test_ranks(ranks: tuple[int, ...] | None, paths: list[str]) -> None:
 
 def test_a_snapshot_says_why_there_is_no_gpu() -> None:
     problem = snapshot_problem("the device is cpu")
-    assert "memory, and the device is cpu; profiling.memory" in problem.message
+    assert "memory, but the device is cpu; profiling.memory" in problem.message

@@ -195,7 +195,7 @@ def test_weights_that_are_gone_or_changed_are_named(weights: Path, tmp_path: Pat
         train(longer, directory=run)
     base.rename(tmp_path / "away")
     for use in (lambda: rehearse(longer, run), lambda: load_pretrained(run)):
-        with pytest.raises(SetpointError, match=r"(?s)leaves out 1. frozen .*no such dir"):
+        with pytest.raises(SetpointError, match=r"(?s)omits 1. frozen .*no such dir"):
             use()
     content[-1] ^= 1
     (tmp_path / "away" / "model.safetensors").write_bytes(content)

@@ -176,7 +176,7 @@ def test_before_training_a_signal_ends_it_at_once_and_quietly(
     process.signal(number)
     assert process.wait() == status
     told = process.output.read_text()
-    assert told.endswith(words + "; the same command starts again" * (place == "read") + "\n")
+    assert told.endswith(words + "; the same command starts over" * (place == "read") + "\n")
     assert "Traceback" not in told
     assert not list((tmp_path / "runs").glob("*/checkpoints/*"))
 
@@ -187,7 +187,7 @@ def test_the_first_step_is_not_waited_for(commands: Commands, tmp_path: Path) ->
     process.signal(signal.SIGTERM)
     assert process.wait() == 75
     told = process.output.read_text()
-    assert "nothing was trained; the same command starts again" in told
+    assert "nothing was trained; the same command starts over" in told
     assert "Traceback" not in told
     run = the_run(tmp_path)
     assert rows(run) == []

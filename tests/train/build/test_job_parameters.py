@@ -102,7 +102,7 @@ def test_parameters_that_are_trained(tmp_path: Path) -> None:
     config = small_job(tmp_path).optimizer
     assert [group["name"] for group in groups_of(config, model)] == ["decay"]
     assert [row.tensors for row in rows_of(config, model)] == [2]
-    with pytest.raises(SetpointError, match="not there: wait"):
+    with pytest.raises(SetpointError, match="do not exist: wait"):
         trained_parameters(Slow())
 
 

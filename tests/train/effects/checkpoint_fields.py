@@ -145,7 +145,7 @@ def patience(job: Job) -> str:
         try:
             train(job)
         except RunError as error:
-            return str(error).partition(" s,")[0]
+            return str(error).partition(" s and")[0]
     return "saved"
 
 
