@@ -47,7 +47,8 @@ server.connect({address!r})
 files = b"".join(number.to_bytes(4, sys.byteorder) for number in (0, 1, 2))
 text = ascii(request).encode() + b"\\n"
 sent = server.sendmsg([text], [(_socket.SOL_SOCKET, _socket.SCM_RIGHTS, files)])
-server.sendall(text[sent:])
+if text[sent:]:  # the fork may have ended, and the socket be closed
+    server.sendall(text[sent:])
 answers = b""
 while b"\\n" not in answers:
     answers += server.recv(1) or sys.exit(70)
