@@ -395,7 +395,7 @@ ROWS: dict[str, Row] = {
     **{f"DoRA.{field}": shared("dora", field) for field in SHARED},
     **{f"ReLoRA.{field}": shared("relora", field) for field in SHARED if field != "merge"},
     "ReLoRA.merge": ("adapter.merge=null", learned, MERGES, "refused: ConfigError"),
-    "Merge.every": ("adapter.merge.every=3 steps", learned, MERGES),
+    "Merge.every": ("adapter.merge.every=5 steps", learned, MERGES),
     "Merge.optimizer_state": ("adapter.merge.optimizer_state=keep", learned,
         ("adapter={type=relora, rank=2, merge={every=1 steps}}",)),
     "Merge.rewarmup": ("adapter.merge.rewarmup=2 steps", rates, MERGES),
