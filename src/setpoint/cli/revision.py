@@ -109,10 +109,9 @@ def find_revision(name: str, inner: str, imports: Sequence[str]) -> Revision:
     """Find the commit in the working folder's repository, or in Setpoint's own checkout."""
     if inner.startswith("//"):
         raise SetpointError(
-            f"{name}:{inner} is a URL, but a source must be on this machine.\nValid: a copy of "
-            f"the file "
-            f"or directory; `setpoint checkpoint list` and `verify`, and checkpoint.load of a new "
-            f"run, take the URL of a run"
+            f"{name}:{inner} is a URL, but a source must be on this machine.\nValid: a copy of the "
+            "file or directory; `setpoint checkpoint list` and `verify`, and checkpoint.load of a "
+            "new run, take the URL of a run"
         )
     try:
         folder = os.getcwd()

@@ -263,9 +263,8 @@ def _refuse_other_file(source: str, command: str) -> None:
             f"{verb} {module}:FUNCTION"
         )
     raise SetpointError(
-        f"{reason}To train on a text file, set it as the data of a preset or file: setpoint "
-        f"{verb} tiny "
-        f"{text_flags(source)}"
+        f"{reason}To train on a text file, set it as the data of a preset or file: setpoint {verb} "
+        f"tiny {text_flags(source)}"
     )
 
 

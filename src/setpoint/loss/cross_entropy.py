@@ -269,10 +269,9 @@ class ImportedLoss:
             value = self._value(torch.cat((row, row)), torch.cat((target, other)))
             if not math.isclose(value, expected, rel_tol=1e-5):
                 raise SetpointError(
-                    f"{self._title} gives {once:.6g} for one token and {value:.6g} for "
-                    f"{words}, but a sum over tokens would give {expected:.6g}; the training loop "
-                    f"divides by "
-                    f"the tokens of the whole batch"
+                    f"{self._title} gives {once:.6g} for one token and {value:.6g} for {words}, "
+                    f"but a sum over tokens would give {expected:.6g}; the training loop divides "
+                    "by the tokens of the whole batch"
                 )
 
     def _value(self, logits: Tensor, targets: Tensor) -> float:

@@ -260,8 +260,7 @@ def _unread(
             yield Problem(
                 f"groups.{index}.options.{option}",
                 f"has no effect: {_listed(readers)} reads it, but all parameters of the group are "
-                f"trained by "
-                f"{_listed(sorted(algorithms))}",
+                f"trained by {_listed(sorted(algorithms))}",
                 valid=known,
                 also=(f"groups.{index}.pattern",),
             )

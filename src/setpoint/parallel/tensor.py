@@ -165,8 +165,7 @@ def _words(model: nn.Module, size: int) -> dict[str, str]:
             raise SetpointError(
                 f"parallel.tensor = {size}: the tensor_plan() of the model names {pattern}, but "
                 f"there is no {noun} of that name.{did_you_mean(pattern, paths, ' ')}\nValid: "
-                f"names of "
-                f"{noun}s, in which * stands for one part, such as {', '.join(paths[1:4])}"
+                f"names of {noun}s, in which * stands for one part, such as {', '.join(paths[1:4])}"
             )
         words |= dict.fromkeys(named, word)
     for owners in _shared_parameters(model):

@@ -98,9 +98,9 @@ def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
     """Remove missing paths that can only be those of another machine, and return them as text.
 
     A path whose directory exists here belongs to this machine, unless every machine has that
-    directory: the root, a top-level directory, the current one or that for temporary files. A path
-    in the current one with a similar name beside it is misspelt, and so is, more likely, other text
-    than `/...`, `./...`, `../...`, `~...` and `$NAME...`.
+    directory: the root, a top-level directory, the current one or that for temporary files. A
+    similar name in the current directory, or text that does not begin like a path (`/`, `./`,
+    `../`, `~` or `$NAME`), is more likely a typing error.
     """
     skipped: list[str] = []
     for problem in [problem for problem in problems if problem.kind == MissingPathError.kind]:

@@ -172,15 +172,16 @@ def prepare_sweep(
         refuse_too_many(search.trials, limit)
         checker.objective = MetricPath.parse(search.objective)
         points = resolve_points(Listed(corners(axes)), composer, LIMIT * 10)
-        refuse_own_classes(point.config for point in points.kept)
-        folder = _folder([point.config for point in points.kept])
+    else:
+        points = resolve_points(space, composer, limit)
+    jobs = [point.config for point in points.kept]
+    refuse_own_classes(jobs)
+    folder = _folder(jobs)
+    if search is not None:
         notes = checker.notes(points.kept)
         return PreparedSweep(
             source, folder, [], [], imports, notes, search=search, axes=axes, make=make
         )
-    points = resolve_points(space, composer, limit)
-    refuse_own_classes(point.config for point in points.kept)
-    folder = _folder([point.config for point in points.kept])
     tasks = [SweepTask(point, folder) for point in points.kept]
     wrong: dict[str, list[Problem]] = {}
     for task in tasks:

@@ -166,8 +166,7 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
     ):
         raise SetpointError(
             f"{caller}: overrides must be a list of str, as in ['parallel.device=cpu'], or a "
-            f"mapping, as "
-            f"in {{'parallel.device': 'cpu'}}; got {_as_text(overrides)}"
+            f"mapping, as in {{'parallel.device': 'cpu'}}; got {_as_text(overrides)}"
         )
     return list(words), values
 
@@ -244,7 +243,7 @@ def named(callback: Callback) -> str:
 
 
 def _renames_columns(words: Sequence[str], values: Mapping[str, object]) -> bool:
-    """Whether overrides name the columns of conversations."""
+    """True if overrides name the columns of conversations."""
     source = values.get("data.sources.0")
     if isinstance(source, Mapping) and cast(Mapping[str, object], source).get("columns"):
         return True

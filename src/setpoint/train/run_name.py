@@ -222,8 +222,7 @@ def draw_seed(draft: Job) -> None:
         if launched() > 1:
             raise SetpointError(
                 "seed = null: each rank would draw a different seed.\nValid: a number, or "
-                "`setpoint "
-                "train ... --nproc N`, which draws one for all"
+                "`setpoint train ... --nproc N`, which draws one for all"
             )
         import secrets  # imports hashlib, and no other command draws a seed
 

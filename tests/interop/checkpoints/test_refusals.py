@@ -132,11 +132,11 @@ def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         (folder / f"step-{step}").mkdir(parents=True)
         torch.save(written.tune(model), folder / f"step-{step}" / "model.pt")
     text = refused(capsys, folder, out)
-    assert f"holds checkpoints, and is none itself. Valid: {folder / 'step-100'}" in text
+    assert f"contains checkpoints, but is not one itself. Valid: {folder / 'step-100'}" in text
     cut = written.save_distributed(written.titan(model), folder / "step-110") / ".metadata"
     cut.write_bytes(cut.read_bytes()[:100])
     text = refused(capsys, folder, out)
-    assert f"holds checkpoints, and is none itself. Valid: {folder / 'step-100'}" in text
+    assert f"contains checkpoints, but is not one itself. Valid: {folder / 'step-100'}" in text
     torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
     text = refused(capsys, folder / "pytorch_model.bin", out)
     assert "is not a recognized checkpoint" in text

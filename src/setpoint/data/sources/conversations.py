@@ -117,7 +117,7 @@ def _conversation(
     answers = [
         number
         for number, message in enumerate(messages)
-        if _is_trained(message, number) and number >= first
+        if _take_marks(message, number) and number >= first
     ]
     functions = _tools(row.get("functions"), "functions")
     tools = functions and [{"type": "function", "function": each} for each in functions]
@@ -126,7 +126,7 @@ def _conversation(
     return Conversation(messages, tuple(answers), tools)
 
 
-def _is_trained(message: dict[str, Any], number: int) -> bool:
+def _take_marks(message: dict[str, Any], number: int) -> bool:
     """Remove the fields `TRAINED` from a message, and return whether it is a target."""
     is_answer = message["role"] == "assistant"
     marks: dict[str, Any] = {}
@@ -421,9 +421,11 @@ class ConversationsSource(BuiltSource[Conversations]):
         """Contents of the messages, for training a tokenizer."""
         for row, content in self._rows():
             if not isinstance(content, TokenizedRow):
-                texts = content.texts
-                texts = "".join(texts) if isinstance(texts, tuple) else "\n".join(texts())
-                yield Document(row.name, texts.encode())
+                if isinstance(content, Segments):
+                    text = "".join(content.texts)
+                else:
+                    text = "\n".join(content.texts())
+                yield Document(row.name, text.encode())
 
     def inputs(self) -> Iterator[str]:
         """See `inputs_of`."""

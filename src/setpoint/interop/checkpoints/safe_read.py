@@ -58,9 +58,8 @@ def refusal(path: Path, reason: str) -> SetpointError:
     """Error about a pickle that would run code."""
     return SetpointError(
         f"{path} contains more than tensors, numbers and strings: {reason}. Loading it could run "
-        f"code, so it was not loaded.\nValid: a file that torch.load(..., weights_only=True) "
-        f"reads; "
-        f"if you trust this one, load it in its own system and save only the state dict"
+        "code, so it was not loaded.\nValid: a file that torch.load(..., weights_only=True) "
+        "reads; if you trust this one, load it in its own system and save only the state dict"
     )
 
 

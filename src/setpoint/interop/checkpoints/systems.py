@@ -564,7 +564,7 @@ def system_of(source: str) -> tuple[ForeignSystem, Path]:
 
 
 def _unrecognized(path: Path) -> str:
-    """What a path is that is not the checkpoint of a system, with valid choices.
+    """The reason why a path is no checkpoint of another system, with valid choices.
 
     Raises:
         SetpointError: it is a model of Hugging Face whose weights cannot be read.
@@ -575,7 +575,7 @@ def _unrecognized(path: Path) -> str:
         place = locate_here(str(folder.resolve()))
     if place is None:
         if path.is_dir() and (inner := _newest_inside(path)):
-            return f"holds checkpoints, and is none itself.\nValid: {inner}, for instance"
+            return f"contains checkpoints, but is not one itself.\nValid: {inner}, for instance"
         systems = ", ".join(SYSTEMS)
         return f"is not a recognized checkpoint.\nValid: SYSTEM:PATH with one of {systems}"
     if not place.is_checkpoint:
