@@ -230,14 +230,14 @@ STOPPING = "SIGTERM: stopping after this step, saving a checkpoint; press Ctrl-C
             "exiting without a checkpoint of it. The newest checkpoint is step-7\n",
         ),
         (
-            True, 60, "; sleep 0.2; kill -INT {os.getpid()}", 143,
+            True, 60, "; sleep 0.2; kill -INT {os.getpid()}", 130,
             f"{STOPPING}Ctrl-C: stopping at once, without a checkpoint of the last steps\n"
-            "The newest checkpoint is step-7\n",
+            "interrupted: the last steps are not saved. The newest checkpoint is step-7\n",
         ),
         (
             True, 60, "; sleep 0.3; kill -TERM {os.getpid()}", 143,
             f"{STOPPING}SIGTERM again: stopping at once, without a checkpoint of the last steps\n"
-            "The newest checkpoint is step-7\n",
+            "stopped by SIGTERM: the last steps are not saved. The newest checkpoint is step-7\n",
         ),
         (False, 60, "", 75, "SIGTERM: stopping at once\n"),
     ],

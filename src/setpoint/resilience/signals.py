@@ -116,7 +116,8 @@ class StopRequest:
         self._watcher: Any = None
         self._first: int | None = None
         self._since: float | None = None
-        self._forced = False
+        # The signal after which nothing is waited for.
+        self._forced: int | None = None
         self._is_announced = False
         # Whether all ranks stop for the same request, and whether the step has ended after it.
         self._agreed = self._answered = False
@@ -155,6 +156,13 @@ class StopRequest:
         if number == signal.SIGINT:
             return INTERRUPTED
         return PREEMPTED if self.resumable and not lost else TERMINATED
+
+    def consequences(self) -> str:
+        """Describe a stop that does not wait; empty if nothing is known about it."""
+        if not self.has_unsaved:
+            return self.outlook()
+        newest = self.newest()
+        return f"the last steps are not saved. {newest}" if newest else ""
 
     def request(self, number: int = signal.SIGTERM) -> None:
         """Request a stop with a checkpoint after the current step; callable from any thread."""
@@ -268,14 +276,7 @@ class StopRequest:
         insists = self._is_repeated(self._handled, number) or number == signal.SIGINT
         if (is_repeat and not insists) or (self._finishes and not is_repeat):
             return
-        outlook = self.outlook()
-        if self.has_unsaved:
-            newest = self.newest()
-            outlook = f"the last steps are not saved. {newest}" if newest else ""
-        cause = self.cause if number == self.signal else ""
-        stopped = Stopped(
-            number, self.status_of(number, self.has_unsaved), self.has_unsaved, outlook, cause
-        )
+        stopped = self._stopped(number)
         if self.owns_process and _is_importing(frame):
             # An exception inside the initialization of a C++ library ends in std::terminate.
             for stream in (sys.stdout, sys.stderr):
@@ -284,6 +285,12 @@ class StopRequest:
             _print(str(stopped))
             self._leave(stopped.status)
         raise stopped
+
+    def _stopped(self, number: int) -> Stopped:
+        """The end of the work by a signal that does not wait."""
+        lost = self.has_unsaved
+        status = self.status_of(number, lost)
+        return Stopped(number, status, lost, self.consequences(), self._cause_of(number))
 
     def _ask_save(self, number: int, frame: FrameType | None) -> None:
         if self._pipe is None:  # otherwise the thread does, which has its time
@@ -332,7 +339,7 @@ class StopRequest:
             if self._finishes:
                 _print(f"{self._cause_of(number)}: {self._stop_text()}")
         elif number == signal.SIGINT or self._is_repeated(self._announced_at, number):
-            self._forced, self._since = True, time.monotonic()
+            self._forced, self._since = number, time.monotonic()
             if self.has_unsaved:
                 again = "" if number == signal.SIGINT else " again"
                 _print(
@@ -378,7 +385,7 @@ class StopRequest:
                 f"{self._cause_of(first)}: stopping at once" + (f": {outlook}" if outlook else "")
             )
         waited = time.monotonic() - since
-        finishing = self._finishes and not self._forced
+        finishing = self._finishes and self._forced is None
         if finishing:
             if waited < self.grace or self.saving or self.writing():
                 return
@@ -389,9 +396,9 @@ class StopRequest:
         elif waited < UNWINDING or not (self._forced or self.owns_process):
             return
         elif self.has_unsaved:
-            _print(self.newest())
+            _print(str(self._stopped(self._forced or first)))
         if self._since is not None:
-            self._leave(self.status_of(first, lost=self.has_unsaved))
+            self._leave(self.status_of(self._forced or first, lost=self.has_unsaved))
 
     def _leave(self, status: int) -> None:
         """Exit immediately; the files written need no cleanup."""

@@ -159,12 +159,7 @@ def run_loop(run: Run, loop: Loop) -> None:
         ) from error
     except Exception as error:
         if was_quit(error):
-            left = (
-                f"the last steps are not saved. {stop.newest()}"
-                if stop.has_unsaved
-                else stop.outlook()
-            )
-            raise KeyboardInterrupt(f"quit in the debugger: {left}") from error
+            raise KeyboardInterrupt(f"quit in the debugger: {stop.consequences()}") from error
         shown = explain(error)
         if shown is None:
             raise
