@@ -213,9 +213,11 @@ def test_a_likely_name_does_not_win_over_what_is_meant(tmp_path: Path) -> None:
                  "--per_device_eval_batch_size=2", "--tensorboard.enabled=true")  # fmt: skip
     assert said["datasets"] == "Setpoint calls it data.sources."
     assert said["dataset.packed"] == "Setpoint calls it data.packing."
-    assert said["checkpoint.folder"].startswith("Checkpoints stand in the run directory")
-    assert said["stage"].startswith("What is trained on is data")
-    assert said["per_device_eval_batch_size"].startswith("Evaluation takes micro-batches")
+    assert said["checkpoint.folder"].startswith("Checkpoints are in the run directory")
+    assert said["stage"].startswith("Omit it: [data] sets the training data")
+    assert said["per_device_eval_batch_size"].startswith(
+        "Omit it: evaluation uses batch.micro_size"
+    )
     assert said["tensorboard.enabled"].startswith("Trackers are a list")
     assert "`setpoint import a/b" in hint("--base_model=a/b")
     assert hint("--optimizer=adamw_torch", path="optimizer.type") == "Setpoint calls it adamw."
@@ -263,7 +265,7 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
     [
         ("--wandb.name=x", "--tracking.trackers.append wandb"),
         ("--report_to=neptune", "There is no neptune tracker"),
-        ("--drop_last=true", "No sequence is dropped"),
+        ("--drop_last=true", "no sequence is dropped"),
         ("--lora.r=8", "--adapter lora"),
         ("--quantization=int8", "--adapter qlora"),
         ("--resume_from_checkpoint=runs/a", "setpoint train runs/a"),
