@@ -43,32 +43,6 @@ def test_the_plain_case_is_one_call_of_pytorch_bit_for_bit():
     assert torch.equal(run(attention, x), attention.output(mixed.transpose(1, 2).flatten(2)))
 
 
-@pytest.mark.parametrize("bias", [False, True])
-@pytest.mark.parametrize("qk_norm", [False, True])
-def test_merged_projections_equal_separate_ones(bias, qk_norm):
-    changes = {"qkv_bias": bias, "qk_norm": qk_norm}
-    apart, merged = make(**changes).double(), make(merge_qkv=True, **changes).double()
-    state = apart.state_dict()
-    for end in ("weight", "bias"):
-        parts = [state.pop(f"{name}.{end}", None) for name in ("query", "key", "value")]
-        if parts[0] is not None:
-            # Biases start at zero, where they would show nothing.
-            parts = [part + torch.randn_like(part) for part in parts]
-            state[f"query_key_value.{end}"] = torch.cat(parts)
-            for name, part in zip(("query", "key", "value"), parts, strict=True):
-                apart.get_parameter(f"{name}.{end}").data.copy_(part)
-    merged.load_state_dict(state)
-    x = torch.randn(2, 9, 24, dtype=torch.float64)
-    one = run(apart, x, **changes)
-    other = run(merged, x, **changes)
-    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-9)
-    one.square().sum().backward()
-    other.square().sum().backward()
-    grads = [apart.get_parameter(f"{name}.weight").grad for name in ("query", "key", "value")]
-    grad = merged.query_key_value.weight.grad
-    torch.testing.assert_close(torch.cat(grads), grad, rtol=1e-9, atol=1e-9)
-
-
 def test_weights_are_dropped_in_training_alone():
     x = torch.randn(2, 9, 24)
     attention = make(attention_dropout=0.5)

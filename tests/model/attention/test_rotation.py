@@ -17,19 +17,6 @@ def test_angles_are_exact_far_out():
         assert table.sin[0, 0, plane + 32].item() == pytest.approx(math.sin(angle), abs=1e-7)
 
 
-def test_products_depend_on_the_distance_alone():
-    q, k = torch.randn(1, 1, 1, 16, dtype=torch.float64), torch.randn(1, 1, 1, 16).double()
-
-    def product(at: int, other: int) -> float:
-        turned = [
-            rotate(x, rotation(torch.tensor([p]), 16, 100.0)) for x, p in ((q, at), (k, other))
-        ]
-        return (turned[0] * turned[1]).sum().item()
-
-    assert product(9, 4) == pytest.approx(product(2009, 2004), abs=1e-5)
-    assert product(9, 4) != pytest.approx(product(9, 5), abs=1e-3)
-
-
 def test_each_row_may_have_its_own_positions():
     positions = torch.tensor([[0, 1, 2], [7, 0, 1]])
     x = torch.randn(2, 3, 4, 8)
@@ -116,26 +103,8 @@ def test_against_transformers(name, head_dim, base):
     assert found.scale == pytest.approx(scale, rel=1e-7)
 
 
-def test_unscaled():
-    found = frequencies(8, 100.0)
-    assert found.scale == 1.0
-    expected = [100.0 ** (-2 * plane / 8) for plane in range(4)]
-    assert found.radians.tolist() == pytest.approx(expected, rel=1e-12)
-
-
 def test_a_short_original_length_stretches_all_but_the_first_plane():
     # Each plane but the first turns less than once over five positions.
     rule = resolve(YarnScaling(factor=4.0, original_length=5))
     slowed = frequencies(8, 100.0).radians / frequencies(8, 100.0, rule).radians
     assert slowed.tolist() == pytest.approx([1.0, 4.0, 4.0, 4.0])
-
-
-def test_rotations_take_the_rule_and_its_scale():
-    rule = resolve(YarnScaling(factor=4.0, original_length=64))
-    found = frequencies(16, 100.0, rule)
-    assert found.scale == pytest.approx(0.1 * math.log(4) + 1)
-    table = rotation(torch.tensor([0, 9]), 16, 100.0, rule)
-    assert table.cos[0, 0].tolist() == pytest.approx([found.scale] * 16)
-    angles = 9 * found.radians
-    assert table.cos[1, 0, :8].tolist() == pytest.approx((angles.cos() * found.scale).tolist())
-    assert table.sin[1, 0, 8:].tolist() == pytest.approx((angles.sin() * found.scale).tolist())
