@@ -132,14 +132,12 @@ coverage: $(VENV)/.dev
 	@$(BIN)/python -m tests.docs.make
 
 bench: $(VENV)/.train bench-config bench-model bench-train
-	@cd benchmarks && ../$(BIN)/python -m data.loader
-	@cd benchmarks && ../$(BIN)/python -m data.prepare
-	@cd benchmarks && for name in adapters checkpoint host_memory ranks; do \
+	@cd benchmarks && for name in checkpoint host_memory ranks; do \
 	  ../$(BIN)/python -m train.$$name || exit 1; done
 
 # Beside transformers, which is among what the tests need; on a GPU where there is one.
 bench-model: $(VENV)/.dev
-	@cd benchmarks && for name in blocks moe loss_memory; do \
+	@cd benchmarks && for name in blocks moe; do \
 	  ../$(BIN)/python -m model.$$name || exit 1; done
 
 bench-gpu:
@@ -152,7 +150,7 @@ test-gpu:
 
 # Beside other trainers, which live in an environment of their own, with the same torch.
 bench-train: $(BENCH_TRAIN)/.peers
-	@cd benchmarks && for name in startup loops metrics_cost optimizers memory; do \
+	@cd benchmarks && for name in loops memory; do \
 	  ../$(BENCH_TRAIN)/bin/python -m train.$$name || exit 1; done
 
 # The peers live in an environment of their own, in which nothing is installed for another reason.

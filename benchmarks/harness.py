@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 import statistics
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -39,11 +38,8 @@ def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any
             absent.
 
     Returns:
-        the options by name, as `write` whether to record the results, and as `rest` the words
-        behind `--`.
+        the options by name, and as `write` whether to record the results.
     """
-    words = list(sys.argv[1:] if words is None else words)
-    end = words.index("--") if "--" in words else len(words)
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
@@ -60,7 +56,7 @@ def options(doc: str | None, words: Sequence[str] | None = None, **defaults: Any
             kind = str if default is None else type(default)
             parser.add_argument(flag, type=kind, default=default, help=f"default: {default}")
     parser.add_argument("--write", action="store_true", help=f"put the results into {PAGE.name}")
-    return parser.parse_args(words[:end], argparse.Namespace(rest=words[end + 1 :]))
+    return parser.parse_args(words)
 
 
 def devices() -> tuple[str, ...]:
@@ -358,15 +354,6 @@ def spawn(
         raise RuntimeError(f"{' '.join(command)} failed with wait status {status}")
     wall, cpu = time.perf_counter() - began, usage.ru_utime + usage.ru_stime
     return Used(wall, cpu, usage.ru_maxrss * 1024)
-
-
-def run_module(module: str, *words: object, **more: Any) -> str:
-    """Run a module in a process of its own and return its output, or end with its error."""
-    command = [sys.executable, "-m", module, *map(str, words)]
-    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, **more)
-    if done.returncode:
-        sys.exit(f"{' '.join(command)} failed with status {done.returncode}")
-    return done.stdout
 
 
 # Training by hand, and by Setpoint.

@@ -163,11 +163,6 @@ PRINTED = {
     "train.checkpoint --megabytes 2 --rounds 2 --folder": ["waits for", "a save", "a load"],
     "train.host_memory --megabytes 50": ["save", "in the background", "load", "export", "nf4"],
     f"train.ranks --ranks 4 {DUST}": ["replicate ", "shard ", "tensor ", "pipeline "],
-    "train.metrics_cost --model dust --rounds 2": ["with / without"],
-    f"train.adapters --adapters lora {DUST}": ["x PEFT"],
-    "plan.times --commands '1,024 ranks' 'tiny, shard 8' --sizes 8 --source llama3-8b": [
-        "search, 8 GPUs",
-    ],
 }
 """Benchmarks in small, of which some compare the losses of both sides; what each prints."""
 

@@ -81,14 +81,6 @@ def test_a_whole_comparison_of_two_processes(
     assert loops.main([*given, "--device", "cpu"]) == 0
 
 
-@pytest.mark.slow
-def test_a_start_is_measured(load: Any) -> None:
-    startup = load("train.startup")
-    small = ["tiny", "--model.dim", "16", "--model.layers", "1", "--parallel.device", "cpu"]
-    wall, cpu = startup.start([*small, "--duration", "2 steps", "--evaluation", "null"])
-    assert wall > 0 and cpu > 0
-
-
 def test_expected_throughput_stands_beside_published_runs(load: Any, capsys: Any) -> None:
     published = load("plan.published")
     assert published.main(["--runs", "FSDP 8, compiled", "--parts"]) == 0
