@@ -211,6 +211,10 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
             "rope_parameters": DEEPSEEK_YARN,
         },
     ),
+    "deepseek_v2 with groups that limit nothing": (
+        "deepseek_v2",
+        {**LATENT, "topk_method": "group_limited_greedy", "n_group": 4, "topk_group": 3},
+    ),
     "deepseek_v3": ("deepseek_v3", {**LATENT, "n_group": 4, "topk_group": 2}),
     "deepseek_v3 with yarn": (
         "deepseek_v3",

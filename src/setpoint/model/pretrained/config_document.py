@@ -32,10 +32,11 @@ _NO_EFFECT: Final = {
     "implementations with equal results": "attn_implementation _attn_implementation "
     "_attn_implementation_autoset _attn_implementation_internal experts_implementation "
     "_experts_implementation_internal pretraining_tp chunk_size_feed_forward torchscript "
-    "tf_legacy_loss",
-    "additional outputs": "return_dict output_attentions output_hidden_states output_router_logits",
-    "heads for other tasks": "id2label label2id num_labels problem_type finetuning_task "
-    "task_specific_params",
+    "tf_legacy_loss gradient_checkpointing",
+    "additional outputs": "return_dict output_attentions output_hidden_states output_router_logits "
+    "output_past",
+    "heads for other tasks": "id2label label2id num_labels _num_labels problem_type "
+    "finetuning_task task_specific_params",
 }
 NO_EFFECT: Final = frozenset(key for keys in _NO_EFFECT.values() for key in keys.split())
 """Keys that affect neither the weights nor the logits of a decoder."""

@@ -47,11 +47,13 @@ LACKING: Final = {
     ),
     **dict.fromkeys(
         ("mamba", "mamba2", "jamba", "bamba", "falcon_mamba", "falcon_h1", "nemotron_h",
-         "granitemoehybrid", "zamba2"),
+         "granitemoehybrid", "zamba", "zamba2"),
         "state-space layers",
     ),
-    "llama4": "an image encoder; llama4_text is supported",
-    "deepseek_v32": "sparse attention",
+    **dict.fromkeys(("recurrent_gemma", "rwkv", "xlstm"), "recurrent layers"),
+    **dict.fromkeys(("lfm2", "lfm2_moe"), "convolutions"),
+    **dict.fromkeys(("deepseek_v32", "glm_moe_dsa"), "sparse attention"),
+    "minimax": "linear attention",
 }  # fmt: skip
 """Layers that Setpoint's transformer lacks, by `model_type`."""
 
@@ -129,13 +131,16 @@ def _family_of(keys: Mapping[str, Any], file: Path) -> Family:
     kind = keys.get("model_type")
     way_out = '`type = "huggingface"` trains all models of transformers.'
     if not isinstance(kind, str) or kind not in FAMILIES:
-        text, known = f"has model_type {kind!r}, which is not supported", ", ".join(FAMILIES)
-        if kind is None:
-            text = "has no model_type"
-        elif isinstance(kind, str) and kind in LACKING:
-            text = f"has the unsupported model_type {kind!r}, which needs {LACKING[kind]}"
-            raise SetpointError(f"{file} {text}\n{way_out}")
-        raise SetpointError(f"{file} {text}. Valid: {known}\n{way_out}")
+        lacks = LACKING.get(kind) if isinstance(kind, str) else None
+        if lacks is None and keys.get("vision_config"):
+            text = keys.get("text_config")
+            part = text.get("model_type") if isinstance(text, dict) else None
+            lacks = "an image encoder" + (f"; {part} is supported" if part in FAMILIES else "")
+        if lacks is not None:
+            fault = f"the unsupported model_type {kind!r}, which needs {lacks}"
+            raise SetpointError(f"{file} has {fault}\n{way_out}")
+        fault = "no model_type" if kind is None else f"model_type {kind!r}, which is not supported"
+        raise SetpointError(f"{file} has {fault}. Valid: {', '.join(FAMILIES)}\n{way_out}")
     family = FAMILIES[kind]
     names = keys.get("architectures") or [family.architecture]
     if names != [family.architecture]:

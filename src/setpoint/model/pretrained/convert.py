@@ -519,7 +519,9 @@ class Groups(KeyRule):
         top_groups = document.integer("topk_group", self.top_groups, optional=True) or 1
         if self.method:
             words = {"greedy": "", self.method: self.method}
-            groups = groups if document.choice("topk_method", "greedy", words) else 1
+            limits = document.choice("topk_method", "greedy", words)
+            # Groups are chosen by their best expert: the best k experts are in the best k groups.
+            groups = groups if limits and top_groups < known["moe.top_k"] else 1
         # All groups are no limit.
         groups = groups if top_groups < groups else 1
         return {"moe.groups": groups, "moe.top_groups": top_groups if groups > 1 else 1}

@@ -276,6 +276,10 @@ QWEN3_MOE = Family(
         Int("num_experts_per_tok", "moe.top_k", 8),
         Int("moe_intermediate_size", "moe.expert_dim", 768, get=expert_width),
         *QWEN_EXPERTS,
+        # Keys of Qwen3-Coder that transformers does not read.
+        Must("shared_expert_intermediate_size", (0, None), "the model has no shared experts"),
+        Must("qkv_bias", (False, None), "biases are given by attention_bias"),
+        Must("use_qk_norm", (True, None), "the model has norms of queries and keys"),
     ),
     fixed={"qk_norm": True, "moe": MOE},
 )
@@ -677,6 +681,7 @@ GEMMA2 = Family(
         *gemma(length=8192, cap=30.0),
         Rope(),
         Windows(every_nth_full(2), always=True),
+        AnyKey("sliding_window_size"),  # never read
         Number("attn_logit_softcapping", "attention_soft_cap", 50.0, null=lambda _: None),
     ),
     fixed={"norm": RMSNormConfig(zero_centered=True), "norm_placement": "both"},
@@ -716,6 +721,8 @@ GPT2 = Family(
             AnyKey(f"summary_{name}")
             for name in ("type", "use_proj", "activation", "proj_to_labels", "first_dropout")
         ),
+        AnyKey("n_special"),  # of the larger models, for another task
+        AnyKey("predict_special_tokens"),
         Int("n_layer", "layers"),
         Derived("kv_heads", lambda known: known["heads"]),
         Derived("head_dim", lambda known: known["dim"] // known["heads"]),
