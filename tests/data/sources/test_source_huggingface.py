@@ -111,5 +111,5 @@ def test_what_can_be_no_data_set_is_found_by_check() -> None:
 
 def test_remote_code_is_refused_in_words() -> None:
     flags = ["data.sources=[{type=huggingface, path=a/b, trust_remote_code=true}]"]
-    with pytest.raises(SetpointError, match="code that comes with a data set .* is never run"):
+    with pytest.raises(SetpointError, match="remote code of data sets and models is never run"):
         compose(Job, flags=flags).resolve()
