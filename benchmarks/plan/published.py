@@ -2,7 +2,7 @@
 
 Each row is a run that its authors describe: model, GPUs, degrees, batch, recomputation. Predicted
 is what `check --plan --gpu` would say, with the assumptions of `gpus.toml`, which are one set
-for each generation of GPUs. `--write` puts the table into docs/plan.md.
+for each generation of GPUs. `--write` puts the table into docs/benchmarks.md.
 """
 
 from __future__ import annotations
@@ -258,7 +258,7 @@ def main(given: list[str] | None = None) -> int:
             parts = ", ".join(f"{name} {each / whole:.1%}" for name, each in row.time.parts.items())
             print(f"{row.run.name} ({row.run.gpu}): {whole:.3f} s; {parts}")
     if chosen.write:
-        write_block(DOCS / "plan.md", "plan.published", lines)
+        write_block(DOCS / "benchmarks.md", "plan.published", lines)
     return 0
 
 
