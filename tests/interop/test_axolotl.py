@@ -61,6 +61,7 @@ def factor(step: int, total: int, warmup: int, least: float, end: float) -> floa
      6, 0.2, 0.5),
     ("max_steps: 200\nwarmup_steps: 0\n", 0, 0.0, 1.0),
     ("max_steps: 200\nwarmup_ratio: 0\n", 0, 0.0, 1.0),
+    ("max_steps: 50\nwarmup_steps: 0.1\n", 5, 0.0, 1.0),
 ])  # fmt: skip
 def test_rates_are_those_of_its_formula(
     tmp_path: Path, text: str, warmup: int, least: float, end: float
@@ -101,21 +102,23 @@ def test_adapters(tmp_path: Path) -> None:
     assert [(r.pattern, r.rank, r.alpha) for r in adapter.ranks] == [
         (r"(^|\.)(q_proj)$", 4, 2.0), (r"(^|\.)(v_proj)$", None, 3.0)]  # fmt: skip
     assert (job.precision.params, job.precision.reduce) == ("bf16", "fp32")
-    assert adapter.exclude == () and adapter.targets[-1] == r"(^|\.)lm_head$"
+    assert adapter.exclude == () and adapter.targets[-1] == r"(^|\.)(q_proj|v_proj|lm_head)$"
     assert (group.pattern, group.lr_multiplier) == (r"\.b$", 16.0)
     assert type(adapter).__name__ == "DoRA" and type(adapter.quantize).__name__ == "Int8"
 
 
 ADAPTED: list[tuple[str, list[str]]] = [
     ("lora_target_modules: [self_attn.q_proj, down_proj]\npeft_layers_to_transform: [0, 1]",
-     [r"layers\.(0|1)\.(.*\.)?self_attn.q_proj$", r"layers\.(0|1)\.(.*\.)?down_proj$"]),
+     [r"layers\.(0|1)\.(.*\.)?(self_attn.q_proj|down_proj)$"]),
     ("lora_target_linear: true\npeft_layers_to_transform: [0]", [rf"layers\.(0)\.{NOT_PACKED}"]),
     ("lora_target_linear: true\nlora_target_modules: [q_proj, project_in, wte, lm_head]",
-     [LINEAR, r"(^|\.)wte$", r"(^|\.)lm_head$"]),
+     [LINEAR, r"(^|\.)(wte|lm_head)$"]),
     ("lora_target_linear: true\nlora_target_parameters: [mlp.experts.down_proj]",
-     [LINEAR, "mlp.experts.down_proj"]),
-    ("lora_target_modules: all-linear\nlora_target_parameters: [x]", [LINEAR, r"(^|\.)x$"]),
-    ("lora_target_parameters: [mlp.experts.down_proj]", ["mlp.experts.down_proj"]),
+     [LINEAR, r"(^|\.)(mlp.experts.down_proj)$"]),
+    ("lora_target_modules: all-linear\nlora_target_parameters: [x]", [LINEAR, r"(^|\.)(x)$"]),
+    ("lora_target_parameters: [mlp.experts.down_proj]", [r"(^|\.)(mlp.experts.down_proj)$"]),
+    ("lora_target_modules: 'layers.[\\d]+.(mlp|self_attn).(up|q)_proj'",
+     [r"(^|\.)(layers.[\d]+.(mlp|self_attn).(up|q)_proj)$"]),
 ]  # fmt: skip
 
 
@@ -310,3 +313,16 @@ def test_weights_under_an_adapter_are_quantized(
     text = f"adapter: lora\npeft: {{backend: torchao, weight_dtype: {dtype}}}\n"
     adapter = read(tmp_path, text).data["adapter"]
     assert (adapter["type"], adapter["quantize"]["type"]) == (kind, quantized)
+    # bitsandbytes and torchao quantize linear layers alone.
+    (packed,) = adapter["quantize"]["exclude"]
+    assert re.search(packed, "model.layers.0.mlp.experts.gate_up_proj")
+    assert not re.search(packed, "model.layers.0.mlp.experts.3.up_proj")
+    adapter = read(tmp_path, text + "quantize_moe_experts: true\n").data["adapter"]
+    assert "exclude" not in adapter["quantize"]
+
+
+def test_a_router_has_no_adapter(tmp_path: Path) -> None:
+    document = read(tmp_path, "adapter: lora\nlora_target_modules: [up_proj, mlp.router]\n")
+    assert kinds(document)["lora_target_modules"] == "differs"
+    document = read(tmp_path, "adapter: lora\nlora_target_modules: [up_proj, gate_proj]\n")
+    assert "lora_target_modules" not in kinds(document)

@@ -219,7 +219,7 @@ SFT: list[tuple[dict[str, Any], dict[str, object]]] = [
     ({"use_peft": True, "lora_r": 4, "load_in_4bit": True, "lora_target_modules": ["q_proj"],
       "torch_dtype": "bfloat16"}, {
         "adapter.type": "qlora", "adapter.rank": 4, "adapter.alpha": 32.0,
-        "adapter.targets.0": r"(^|\.)q_proj$", "precision.params": "bf16"}),
+        "adapter.targets.0": r"(^|\.)(q_proj)$", "precision.params": "bf16"}),
     ({"dataset_mixer": {"a/b": 0.5, "c/d": 1}, "dataset_splits": ["train_sft", "test_sft"],
       "evaluation_strategy": "epoch"}, {
         "data.sources.0.filter.shards": 2, "data.sources.1.name": "source-1",

@@ -138,6 +138,11 @@ def test_rates_are_those_of_its_formula(tmp_path: Path, config: dict[str, Any]) 
     assert_rates(job, lambda step: factor(step, config), 1e-3 if exact else 1e-9)
 
 
+def test_a_warm_up_of_less_than_a_step_begins_at_a_rate_of_0(tmp_path: Path) -> None:
+    job = converted(tmp_path, "--lr-warmup-fraction .005 --lr-decay-style cosine")
+    assert_rates(job, lambda step: factor(step, {"style": "cosine", "warmup": 1}), 1e-9)
+
+
 def parameters(c: dict[str, Any]) -> int:
     """Megatron's number of parameters of a decoder."""
     dim, layers, heads = 64, 4, 4

@@ -9,6 +9,7 @@ and with sample_packing the others are packed into rows with isolated documents.
 
 from __future__ import annotations
 
+import math
 import re
 from typing import Any, cast
 
@@ -43,8 +44,8 @@ KEYS = {
     "seed": Key(42, "seed"),
     **keys_of("", learning_rate=REQUIRED, optimizer="adamw_torch_fused", weight_decay=0.0,
         lr_scheduler="cosine"),
-    **keys_of("", load_in_8bit=False, load_in_4bit=False, lora_dropout=0.0,
-        load_best_model_at_end=False),
+    **keys_of("", quantize_moe_experts=False, load_in_8bit=False, load_in_4bit=False,
+        lora_dropout=0.0, load_best_model_at_end=False),
     "output_dir": Key("./model-out", "workspace"),
     "save_only_model": Key(False, "checkpoint.last", {True: "weights"}, optional=True),
     "peft_use_rslora": Key(None, "adapter.rank_stabilized", optional=True),
@@ -160,7 +161,9 @@ def _schedule(c: Conversion, total: int | None) -> None:
     name, share = c.value("lr_scheduler"), c.number("cosine_constant_lr_ratio")
     keys = ("warmup_steps", "warmup_ratio")
     share = share if name == "cosine" and share and share < 1 else 1
-    if steps is None and total:
+    if steps is not None and 0 < steps < 1:  # as in transformers, a share of all steps
+        steps, ratio = math.ceil(steps * total) if total else None, steps
+    elif steps is None and total:
         steps = min(int(0.03 * total), 100) if ratio is None else int(ratio * total)
     if steps is not None:
         c.set("schedule.warmup", f"{2 if steps == 1 else int(steps)} steps", *keys)
@@ -269,7 +272,7 @@ def _adapter(c: Conversion) -> None:
         c.wrong("peft_layers_to_transform", "a list of ints")
     if c.value("lora_target_linear"):
         targets = ["all-linear", *(name for name in targets if not re.search(LINEAR, name))]
-    convert_peft(c, targets, "|".join(map(str, numbers)))
+    convert_peft(c, targets, "|".join(map(str, numbers)), bool(c.value("quantize_moe_experts")))
     patterns = {key: c.mapping(f"lora_{key}_pattern") for key in ("rank", "alpha")}
     if names := dict.fromkeys([*patterns["rank"], *patterns["alpha"]]):
         ranks = [{"pattern": rf"(^|\.)({name})$", "rank": patterns["rank"].get(name),

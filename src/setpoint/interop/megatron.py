@@ -386,7 +386,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
     warmup = c.number("lr-warmup-iters") or _steps(c, "lr-warmup-tokens")
     warmup = warmup or _steps(c, "lr-warmup-samples") or 0
     if fraction is not None:
-        warmup = round(fraction * end)
+        warmup = max(1, round(fraction * end))  # the rate of the first step is 0
     keys = [
         key
         for key in (f"lr-warmup-{unit}" for unit in ("fraction", "iters", "tokens", "samples"))

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 from collections.abc import Mapping
 from typing import Any, cast
 
@@ -35,7 +36,9 @@ QUANTIZED = {
 """Optimizers whose state is in 8 or 4 bits, by the variant with the same arithmetic."""
 
 
-NOT_PACKED = r"(?!(.*\.)?experts\.\w+$)"
+PACKED = r"(.*\.)?experts\.\w+$"
+"""Pattern of the names of packed experts."""
+NOT_PACKED = rf"(?!{PACKED})"
 """Pattern before names of modules other than packed experts."""
 OUTER = r"\w*embed(s|dings?)?|embed_(in|out|tokens|positions)\w*|wte|wpe|lm_head"
 """Names of embeddings and outputs in models of transformers."""
@@ -211,35 +214,47 @@ def plain(text: str) -> Any:
     return text.strip()
 
 
-def convert_peft(c: Conversion, targets: list[str], layers: str = "") -> None:
+def convert_peft(
+    c: Conversion, targets: list[str], layers: str = "", quantizes_experts: bool = False
+) -> None:
     """Set rank, scale and modules of an adapter by the names of PEFT.
 
     Arguments:
         targets: names of modules, of which `all-linear` means all linear layers but the output;
             PEFT has no adapters for packed experts unless the file names these parameters.
         layers: numbers of the layers that have the modules, as alternatives of a pattern.
+        quantizes_experts: whether packed experts are quantized like linear layers.
     """
     rank = c.number("lora_r") or 8
     c.set("adapter.rank", rank, "lora_r")
     c.set("adapter.alpha", float(c.number("lora_alpha") or rank), "lora_alpha")
     c.set("adapter.dropout", c.number("lora_dropout") or 0.0, "lora_dropout")
-    parameters = _patterns(c.names("lora_target_parameters"))
     within = rf"layers\.({layers})\." if layers else ""  # restricts modules, not parameters
     named = [name for name in targets if name != "all-linear"]
-    patterns = [rf"{within}(.*\.)?{name}$" for name in named] if layers else _patterns(named)
-    if len(named) < len(targets) or not (named or parameters):
-        patterns.insert(0, within + NOT_PACKED if layers else LINEAR)
+    parameters = c.names("lora_target_parameters")
+    patterns = [within + NOT_PACKED if layers else LINEAR] if (
+        len(named) < len(targets) or not (named or parameters)) else []  # fmt: skip
+    # One pattern for all names, since PEFT ignores those that the model does not have.
+    patterns += [rf"{within}(.*\.)?({'|'.join(named)})$" if layers else _any_of(named)] * bool(
+        named
+    )
+    patterns += [_any_of(parameters)] * bool(parameters)
     keys = ("lora_target_modules", "lora_target_parameters")
-    c.set("adapter.targets", [*patterns, *parameters], *keys)
+    c.set("adapter.targets", patterns, *keys)
+    if routers := [name for name in named if re.search(r"(router|gate)$", name)]:
+        text = f"{', '.join(routers)}: routers and gates of experts have no adapter"
+        c.report("differs", "lora_target_modules", text)
+    if "quantize" in c.data["adapter"] and not quantizes_experts:  # bitsandbytes: linear layers
+        c.set("adapter.quantize.exclude", [PACKED], "load_in_4bit", "load_in_8bit")
     if "lm_head" in targets:
         c.set("adapter.exclude", [], "lora_target_modules")
     if saved := c.names("lora_modules_to_save"):
         c.set("adapter.train", saved, "lora_modules_to_save")
 
 
-def _patterns(names: list[str]) -> list[str]:
-    """Patterns of names; a name that is not an identifier is a pattern or a path already."""
-    return [rf"(^|\.){name}$" if name.isidentifier() else name for name in names]
+def _any_of(names: list[str]) -> str:
+    """Pattern of paths that end with one of these names or patterns."""
+    return rf"(^|\.)({'|'.join(names)})$"
 
 
 def convert_recomputation(c: Conversion, key: str) -> None:

@@ -1,4 +1,5 @@
 import json
+import math
 import subprocess
 import sys
 from functools import partial
@@ -10,7 +11,8 @@ import pytest
 from setpoint.config import SetpointError, resolve
 from setpoint.model import config_from_pretrained
 from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
-from setpoint.model.config import TransformerConfig
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
+from setpoint.model.huggingface.architecture import architecture, config_keys
 from setpoint.model.pretrained.check_pretrained import check_directory
 from setpoint.model.pretrained.config_json import (
     config_from_keys,
@@ -422,3 +424,12 @@ def test_what_changes_the_model_is_refused(tmp_path: Path) -> None:
         for case, text in {**texts, "no JSON": "{", "a list": "[]"}.items()
     }
     compare("model/pretrained_not_read", refusals(refused, tmp_path))
+
+
+def test_infinite_numbers_are_read_as_transformers_writes_them(tmp_path: Path) -> None:
+    import transformers
+
+    kind = transformers.CONFIG_MAPPING["falcon_h1"]
+    kind(time_step_limit=(0.0, math.inf)).save_pretrained(tmp_path)
+    config = HuggingFaceConfig(config=str(tmp_path))
+    assert architecture(config, config_keys(config), {}).time_step_limit[1] == math.inf

@@ -67,7 +67,7 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
     """
     file = directory / name
     try:
-        keys: Any = json.loads(file.read_bytes())
+        keys: Any = json.loads(file.read_bytes(), object_hook=_special_float)
     except OSError as error:
         raise SetpointError(f"{file} cannot be read: {error.strerror}") from error
     except ValueError as error:
@@ -75,6 +75,11 @@ def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
     if not isinstance(keys, dict):
         raise SetpointError(f"{file} is not a JSON object")
     return cast(dict[str, Any], keys)
+
+
+def _special_float(value: dict[str, Any]) -> Any:
+    """A float that transformers writes as `{"__float__": "Infinity"}`; other objects unchanged."""
+    return float(value["__float__"]) if value.keys() == {"__float__"} else value
 
 
 class ConfigDocument:
