@@ -8,10 +8,10 @@ from setpoint.data.reading import requests_of
 from setpoint.data.sides import Sides, build_corpora
 
 
-def in_memory(config: Data, tokenizer: Any, mixed: bool = False) -> Sides:
+def in_memory(config: Data, tokenizer: Any) -> Sides:
     train: list[Corpus] = []
     held_out = None
-    for request in requests_of(config, mixed):
+    for request in requests_of(config):
         for corpus in build_corpora(request, tokenizer):
             if corpus.side == "held_out":
                 held_out = corpus

@@ -218,7 +218,7 @@ def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a line\n" * 50)
     (tmp_path / "b.txt").touch()
     with pytest.raises(SetpointError, match=r"data\.sources\.1: 'b' has no text: data\.sources"):
-        in_memory(mixture(tmp_path, "a", "b"), ByteTokenizer(), mixed=True)
+        in_memory(mixture(tmp_path, "a", "b"), ByteTokenizer())
 
 
 PARTS = st.lists(st.lists(st.integers(0, 60000), max_size=7), min_size=1, max_size=5)

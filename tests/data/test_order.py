@@ -142,7 +142,7 @@ def job_of(source: dict[str, Any], *flags: str) -> Job:
 
 
 def rows_of(job: Job, count: int) -> list[tuple[list[int], list[int]]]:
-    sides = read_sides(job.data, job.tokenizer.build(), job.data.is_mixture)
+    sides = read_sides(job.data, job.tokenizer.build())
     sequences, sampler = build_training_data(job, sides.train)
     batch = sequences.batch_of(sampler.take(count))
     sampler.close()

@@ -107,12 +107,11 @@ def test_preparing_changes_nothing(tmp_path: Path, kind: str) -> None:
         fields["held_out"] = 13.0
         sources = (SMALL.evolve(weight=1.0), other.evolve(weight=3.0))
     data = data_of(tmp_path / "cache", sources, workers=1 + (kind == "chat"), **fields)
-    mixed = data.is_mixture
-    expected = in_memory(data, tokenizer, mixed)
-    found = read_sides(data, tokenizer, mixed)
+    expected = in_memory(data, tokenizer)
+    found = read_sides(data, tokenizer)
     assert all(side.prepared for side in found.train)
     assert_all_same(expected, found)
-    assert_all_same(expected, read_sides(data, tokenizer, mixed))
+    assert_all_same(expected, read_sides(data, tokenizer))
     if kind == "number mixed":
         assert expected.held_out is not None and len(expected.held_out.files) == 13
 
@@ -240,8 +239,8 @@ def test_token_files_are_mapped_where_they_lie(tmp_path: Path, kind: str) -> Non
     elif kind == "ids":
         tokenizer = resolve(TokenIds(count=300)).build()
     data = data_of(tmp_path / "cache", sources)
-    expected = in_memory(data, tokenizer, data.is_mixture)
-    found = read_sides(data, tokenizer, data.is_mixture)
+    expected = in_memory(data, tokenizer)
+    found = read_sides(data, tokenizer)
     assert found.train[0].prepared is not None
     assert_all_same(expected, cast(Sides, found))
     files = [path for path in tmp_path.glob("cache/*-*/*.npy") if "index" not in path.name]
@@ -460,9 +459,9 @@ def test_any_number_of_documents_is_split_as_in_memory(
         for n, count in enumerate(counts)
     ]
     data = data_of(tmp_path, sources, held_out=0.05)
-    expected = in_memory(data, ByteTokenizer(), mixed)
+    expected = in_memory(data, ByteTokenizer())
     assert expected.held_out is not None
-    assert_all_same(expected, read_sides(data, ByteTokenizer(), mixed))
+    assert_all_same(expected, read_sides(data, ByteTokenizer()))
 
 
 def test_named_texts_are_prepared(tmp_path: Path) -> None:

@@ -21,7 +21,9 @@ from setpoint.infer.score import score, score_texts
 from setpoint.infer.tasks import DataSet
 from setpoint.shapes.scoring import Score
 from setpoint.train.config import Job
+from setpoint.train.run import train
 
+from ..train.small import small_job
 from .small import inference
 
 
@@ -44,6 +46,21 @@ def test_it_is_what_training_measured(trained: tuple[Job, Path]) -> None:
         assert found.loss == pytest.approx(row["held_out_loss"], rel=1e-6)
         assert found.bits_per_byte == pytest.approx(row["held_out_bits_per_byte"], rel=1e-6)
     assert set(measured) == {40, 80, 120}
+
+
+def test_a_mixture_is_split_as_in_training(tmp_path: Path) -> None:
+    sources = "[{type=random, name=a, documents=9, length=300, weight=1}, \
+        {type=random, name=b, documents=90, length=20, alphabet=4, weight=3}]"
+    run = train(
+        small_job(tmp_path, "duration=2 steps", "data.held_out=0.2", "evaluation.sequences=null",
+            f"data.sources={sources}")
+    ).directory  # fmt: skip
+    measured = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()][-1]
+    found = scores(run, sides=("held_out", "train"))
+    assert list(found) == ["held_out", "train:a", "train:b"]
+    assert found["held_out"].loss == pytest.approx(measured["held_out_loss"], rel=1e-6)
+    assert found["held_out"].tokens == measured["held_out_tokens"]
+    assert found["train:a"].loss > found["train:b"].loss
 
 
 def test_a_sum_by_hand(loaded: LoadedModel) -> None:

@@ -226,7 +226,7 @@ def open_data(arguments: Arguments) -> JobData:
         import setpoint.train.build.job_data  # noqa: F401 - imports torch, which takes seconds
     tokenizer = job.tokenizer.build()
     with make_work_progress() as progress:
-        corpora = job.data.build(tokenizer=tokenizer, mixed=job.data.is_mixture, show=progress.work)
+        corpora = job.data.build(tokenizer=tokenizer, show=progress.work)
     return JobData(job, tokenizer, corpora)
 
 

@@ -151,12 +151,12 @@ class CorpusRequest:
         return f"{where}.{name} = {value}" + (f" ({origin})" if origin else "")
 
 
-def requests_of(config: Data, mixed: bool) -> list[CorpusRequest]:
+def requests_of(config: Data) -> list[CorpusRequest]:
     """Requests for the training sources that are not streamed, and for `data.validation`."""
     share = 0.0 if config.validation else config.held_out
     numbers = tuple(i for i, source in enumerate(config.sources) if not source.is_streamed)
     sources = tuple(config.sources[number] for number in numbers)
-    requests = [CorpusRequest("train", sources, "data.sources", share, mixed, numbers)]
+    requests = [CorpusRequest("train", sources, "data.sources", share, config.is_mixture, numbers)]
     if config.validation:
         requests.append(CorpusRequest("held_out", config.validation, "data.validation"))
     return requests

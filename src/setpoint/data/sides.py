@@ -70,16 +70,14 @@ class Sides(NamedTuple):
     held_out: Corpus | None
 
 
-def read_sides(
-    config: Data, tokenizer: Tokenizer, mixed: bool = False, show: Work = no_work
-) -> Sides:
+def read_sides(config: Data, tokenizer: Tokenizer, show: Work = no_work) -> Sides:
     """Read or map training and validation data; both give the same order of tokens.
 
     Raises:
         SetpointError: a source cannot be read, or a side is empty.
         RunError: prepared data cannot be written.
     """
-    train, *validation = requests_of(config, mixed)
+    train, *validation = requests_of(config)
     streams = open_streams(config, tokenizer) if config.streams else []
     read = _corpora_of(train, config.prepare, tokenizer, show) if train.sources else []
     held_out = next((corpus for corpus in read if corpus.side == "held_out"), None)
@@ -88,7 +86,7 @@ def read_sides(
         (held_out,) = _corpora_of(request, config.prepare, tokenizer, show)
     if streams and not read and not validation and config.held_out:
         streams, held_out = hold_out(streams, tokenizer, show)
-    if not mixed:
+    if not config.is_mixture:
         return Sides((*read, *streams), held_out)
     stored, streamed = iter(read), iter(streams)
     return Sides(
@@ -303,7 +301,7 @@ def prepare_all(
             raise SetpointError(
                 f"data.sources.{index}.streaming: a streamed source is not prepared.\nValid: false."
             )
-    requests = requests_of(config, config.is_mixture)
+    requests = requests_of(config)
     requests += [CorpusRequest(name, tuple(sources), where) for name, sources, where in texts]
     prepared: list[PreparedText] = []
     for request in requests:

@@ -81,14 +81,16 @@ def texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> Iterator
     if job.evaluation.sides:
         train, held_out = data.build(tokenizer=loaded.tokenizer, show=show)
         for side in job.evaluation.sides:
-            corpus, sources = (
-                (train[0], data.sources)
+            corpora, sources = (
+                (train, data.sources)
                 if side == "train"
-                else (held_out, data.validation or data.sources)
+                else ((held_out,), data.validation or data.sources)
             )
-            assert isinstance(corpus, Corpus), "the configuration is refused otherwise"
-            name = f"stdlib:{side}" if job.data_is_unknown else side
-            yield EvaluatedText(name, corpus, data.packing_of(sources))
+            for corpus in corpora:  # one per source in the training data of a mixture
+                assert isinstance(corpus, Corpus), "the configuration is refused otherwise"
+                name = f"stdlib:{side}" if job.data_is_unknown else side
+                name += f":{corpus.sources[0]}" if len(corpora) > 1 else ""
+                yield EvaluatedText(name, corpus, data.packing_of(sources))
     for index, data_set in enumerate(job.evaluation.sets):
         where = f"evaluation.sets.{index}.sources"
         corpus = named_corpus(

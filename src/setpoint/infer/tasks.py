@@ -116,7 +116,7 @@ class EvaluationTask(Config):
     """Evaluation of texts: loss, perplexity and bits per byte."""
 
     sides: tuple[Literal["held_out", "train"], ...] = ("held_out",)
-    """Splits of `data` to evaluate on: held_out (validation) and train."""
+    """Splits of `data` to evaluate on: held_out (validation) and train, of a mixture by source."""
 
     sets: tuple[DataSet, ...] = ()
     """Further evaluation sets, by name."""

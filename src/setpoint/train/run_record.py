@@ -339,7 +339,7 @@ def refuse_outdated(run: Run) -> None:
     if run.accepted is None or data.prepare is None or _accepted_documents(run.accept):
         return
     recorded, changes = _read_environment(run.files)["data"], list[dict[str, Any]]()
-    for request in requests_of(data, data.is_mixture):
+    for request in requests_of(data):
         prepared = (recorded.get(request.side) or {}).get("prepared")
         if prepared is not None:
             names = outdated_inputs(request, Path(prepared), data.prepare)

@@ -249,9 +249,7 @@ def build_components(
 
 def _build_rows(job: Job, components: Components, show: Work) -> Sampler:
     """Read the data, and divide it into training and evaluation rows."""
-    components.corpora, kept_back = job.data.build(
-        tokenizer=components.tokenizer, mixed=job.data.is_mixture, show=show
-    )
+    components.corpora, kept_back = job.data.build(tokenizer=components.tokenizer, show=show)
     if job.evaluation is not None:
         assert kept_back is not None, "the configuration is refused otherwise"
         texts = job.data.validation or job.data.sources
