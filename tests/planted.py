@@ -162,7 +162,7 @@ BREAKS = [
         "loss",
     ),
     Break(
-        "loss/columns.py",
+        "loss/cross_entropy.py",
         "logits.mean(dim=-1) if mean else",
         "logits.amax(dim=-1) if mean else",
         "loss",

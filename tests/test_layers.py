@@ -106,26 +106,14 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("setpoint", "setpoint.plan.layouts"): "`sp.plan`",
     ("setpoint", "setpoint.sweep.run_sweep"): "`sp.sweep`",
     ("setpoint.infer", "setpoint.train"): "both load torch, and set up its threads first",
-    # One module looks up, when `load_pretrained` is given a run.
-    (
-        "setpoint.model.pretrained.recorded_model",
-        "setpoint.train.config",
-    ): "the record of a run is a job's",
-    (
-        "setpoint.model.pretrained.recorded_model",
-        "setpoint.checkpoint.manifest",
-    ): "the weights of a run",
-    (
-        "setpoint.model.pretrained.recorded_model",
-        "setpoint.checkpoint.places",
-    ): "the record of a checkpoint",
-    ("setpoint.model.pretrained.locate", "setpoint.checkpoint.places"): "a run means a checkpoint",
-    # Weights of a checkpoint may lie in others, which may be in another format.
+    # The models of runs are among those that can be loaded.
+    ("setpoint.model.pretrained.locate", "setpoint.train.config"): "the record of a run is a job's",
     **{
-        (
-            "setpoint.model.pretrained.base_model",
-            f"setpoint.checkpoint.{name}",
-        ): "the weights of a run"
+        ("setpoint.model.pretrained.locate", f"setpoint.checkpoint.{name}"): "a run's checkpoint"
+        for name in ("manifest", "places")
+    },
+    **{
+        ("setpoint.model.pretrained.load", f"setpoint.checkpoint.{name}"): "the weights of a run"
         for name in ("loading", "manifest")
     },
 }

@@ -5,8 +5,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.apply import adapt
 from setpoint.adapter.config import AdapterConfig
+from setpoint.adapter.low_rank import adapt
 from setpoint.config import resolve
 from setpoint.model.build import materialize, skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig

@@ -6,9 +6,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.apply import adapter_parameters, merge_all
 from setpoint.adapter.config import AdapterConfig, DoRA, LoRA, PatternRank
-from setpoint.adapter.low_rank import adapters_of
+from setpoint.adapter.low_rank import adapter_parameters, adapters_of, merge_all
 from setpoint.adapter.targets import CHILD
 
 from ..support.cases import few

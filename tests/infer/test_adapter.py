@@ -8,8 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.adapter.apply import merge_all
-from setpoint.adapter.low_rank import LowRank, adapters_of
+from setpoint.adapter.low_rank import LowRank, adapters_of, merge_all
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete, verify_job

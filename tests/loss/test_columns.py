@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from setpoint.loss.columns import count_correct, count_correct_from_hidden
+from setpoint.loss.cross_entropy import count_correct, count_correct_from_hidden
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Projection
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from setpoint.loss.chunked import ChunkedCrossEntropyLoss
-from setpoint.loss.columns import count_correct, count_correct_from_hidden
+from setpoint.loss.cross_entropy import count_correct, count_correct_from_hidden
 from setpoint.shapes.outcome import Projection, VocabularyPart
 from setpoint.shapes.peers import Peers, sum_gradients
 

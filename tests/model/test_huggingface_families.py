@@ -6,8 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.adapter.apply import merge_all
-from setpoint.adapter.low_rank import adapters_of
+from setpoint.adapter.low_rank import adapters_of, merge_all
 from setpoint.config import SetpointError
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.generation import Sampling, generate

@@ -17,7 +17,7 @@ from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import BASE, read_manifest
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.model.pretrained.base_model import frozen_of
+from setpoint.model.pretrained.load import frozen_of
 from setpoint.shapes.placed import as_placed
 from setpoint.train.run import train
 

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
+import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
-from setpoint.shapes.parameter import Kind
+from setpoint.adapter.config import AdapterConfig
+from setpoint.adapter.quantize.weight import class_with, make_dense, quantize_base
+from setpoint.adapter.targets import (
+    CHILD,
+    AdapterTarget,
+    Described,
+    adapter_problems,
+    describe,
+    quantized_sites,
+    sites_of,
+)
+from setpoint.config import SetpointError
+from setpoint.shapes.parameter import Kind, Parameter
 from setpoint.shapes.placed import local_part
+from setpoint.shapes.stored import CHILD as QUANTIZED
 
 if TYPE_CHECKING:
     from setpoint.adapter.targets import AdapterTarget
@@ -279,3 +294,266 @@ def adapters_of(model: nn.Module) -> Mapping[str, LowRank]:
     """Adapters of a model by name, in model order."""
     modules: dict[str, Any] = dict(model.named_modules())
     return {name: module for name, module in modules.items() if isinstance(module, LowRank)}
+
+
+class DenseExperts:
+    """Mixin of transformers' experts with adapters or quantized tensors.
+
+    Their forward pass multiplies by the tensors of all experts, so it receives dense tensors that
+    include the updates. Quantized tensors are dequantized in the forward pass, and again in the
+    backward pass, one layer at a time.
+    """
+
+    def forward(self, *args: Any, **named: Any) -> Any:
+        """Compute with dense weights."""
+        if not (torch.is_grad_enabled() and _children(self, QUANTIZED)):
+            return self._with_dense(*args, **named)
+        return checkpoint(self._with_dense, *args, use_reentrant=False, **named)
+
+    def _with_dense(self, *args: Any, **named: Any) -> Any:
+        module: Any = self
+        adapters, stored = _children(self, CHILD), _children(self, QUANTIZED)
+        dtypes = (param.dtype for param in module.parameters() if param.requires_grad)
+        dtype = next(dtypes, args[0].dtype)
+        # Attributes of a module take precedence over its parameters.
+        for name in dict.fromkeys((*stored, *adapters)):
+            if name in adapters:
+                weight = stored[name].dense() if name in stored else _local_parameter(module, name)
+                merged = merged_weight(weight, adapters[name])
+                module.__dict__[name] = merged.to(dtype) if name in stored else merged
+            else:
+                module.__dict__[name] = stored[name].dense(dtype)
+        try:
+            above: Any = super()
+            return above.forward(*args, **named)
+        finally:
+            for name in dict.fromkeys((*stored, *adapters)):
+                del module.__dict__[name]
+
+
+def _local_parameter(module: nn.Module, name: str) -> Any:
+    return local_part(cast(Any, module._parameters[name]))
+
+
+def _children(module: Any, name: str) -> dict[str, Any]:
+    return dict((module._modules.get(name) or nn.ModuleDict()).items())
+
+
+def merged_weight(weight: Tensor, adapter: LowRank) -> Tensor:
+    """W + scale * B A; with a magnitude, each row is scaled to that norm.
+
+    Computed in at least fp32. Gradients reach the adapter through the result, but not through the
+    row norms (DoRA, 4.3).
+
+    Arguments:
+        weight: the dense weight of the module, whole or the local part, like the adapter's
+            parameters.
+
+    Returns:
+        a weight in the dtype of the module's weight.
+    """
+    wide = torch.promote_types(weight.dtype, torch.float32)
+    merged = weight.to(wide) + adapter.delta()
+    if adapter.magnitude is not None:
+        # Ranks hold parts of experts, which have no readers of their own.
+        is_packed = isinstance(adapter, ExpertAdapter)
+        magnitude = local_part(adapter.magnitude) if is_packed else adapter.magnitude
+        factor = magnitude / adapter.lengths(weight)
+        merged = merged * factor.unsqueeze(adapter.row_dim)
+    return merged.to(weight.dtype)
+
+
+@torch.no_grad()
+def merge_all(model: nn.Module) -> None:
+    """Merge all adapters of a model into its weights, and remove them.
+
+    Arguments:
+        model: a whole model, on one rank; afterwards its modules are plain and its quantized
+            weights dense.
+    """
+    dtype = next(p.dtype for p in model.parameters() if p.is_floating_point())
+    for module in list(model.modules()):
+        for name, adapter in list(module.named_children()):
+            if name != "adapter":
+                continue
+            if isinstance(adapter, LinearAdapter | EmbeddingAdapter):
+                quantized = QUANTIZED in module._modules
+                weight: Any = module.weight if quantized else _dense(module, "weight")
+                merged = merged_weight(weight, adapter)
+                del module._modules[name]
+                # The class from before the adaptation, which is the base of the present one.
+                module.__class__ = type(module).__bases__[1]
+                if quantized:
+                    make_dense(module, merged.to(dtype))
+                else:
+                    weight.copy_(merged)
+            elif adapter and all(isinstance(child, ExpertAdapter) for child in adapter.children()):
+                make_dense(module, dtype=dtype)
+                for weight_name, child in adapter.named_children():
+                    weight = _dense(module, weight_name)
+                    assert isinstance(child, ExpertAdapter)
+                    weight.copy_(merged_weight(weight, child))
+                if isinstance(module, DenseExperts):
+                    del module._modules[name]
+                else:
+                    module.adapter = None  # type: ignore[assignment]
+    for module in list(model.modules()):
+        make_dense(module, dtype=dtype)
+        if isinstance(module, DenseExperts):
+            module._modules.pop(QUANTIZED, None)
+            module.__class__ = type(module).__bases__[1]
+
+
+def _dense(module: nn.Module, name: str) -> Tensor:
+    # Not by name, since some modules return their computed weight under it.
+    weight: Any = module._parameters[name]
+    if hasattr(weight, "placements"):
+        raise SetpointError(
+            "adapters of sharded weights can be merged only after the weights were gathered"
+        )
+    return weight
+
+
+def adapt(
+    config: AdapterConfig,
+    model: nn.Module,
+    parameters: Sequence[Parameter],
+    fused: Mapping[str, tuple[int, ...]] | None = None,
+    seed: int = 0,
+) -> Described:
+    """Add an adapter to a model, possibly with quantized weights, and freeze other parameters.
+
+    The adapter's parameters are inside the modules that they change, for example
+    `layers.0.attention.query.adapter.a`. They are uninitialized: see `LowRank.spreads`, and
+    `start_magnitudes` for magnitudes. Call this before the model is divided among ranks, so that A
+    and B are divided like their weights.
+
+    Arguments:
+        model: the base, possibly on the meta device.
+        parameters: parameters that the model would train.
+        fused: output sizes of the projections fused in a module, by its name.
+        seed: seed for the noise of quantized weights.
+
+    Raises:
+        SetpointError: the section does not suit the model, or the model already has an adapter.
+    """
+    modules = {name: module for name, module in model.named_modules() if name}
+    for problem in adapter_problems(config, parameters, fused, list(modules)):
+        valid = f"\nValid: {', '.join(problem.valid)}" if problem.valid else ""
+        raise SetpointError(
+            f"adapter.{problem.path} {problem.message}{valid} {problem.hint}".strip()
+        )
+    described = describe(config, parameters, fused)
+    quantized = quantized_sites(config, sites_of(parameters))
+    if config.quantize is not None:
+        quantize_base(config.quantize, model, quantized, seed)
+    for site in (*quantized, *(target.site for target in described.targets)):
+        if site.kind == "tensor" and not isinstance(modules[site.holder], DenseExperts):
+            holder = modules[site.holder]
+            holder.__class__ = class_with(type(holder), DenseExperts)
+    owners: dict[int, list[str]] = {}
+    for name, module in model.named_modules(remove_duplicate=False):
+        for weight in module.parameters(recurse=False):
+            owners.setdefault(id(weight), []).append(name)
+    for target in described.targets:
+        holder = modules[target.site.holder]
+        _require_form(target, holder)
+        parameter = holder._parameters.get(target.site.weight.rpartition(".")[2])
+        shared = owners.get(id(parameter), ())
+        if len(shared) > 1:
+            raise SetpointError(
+                f"adapter.targets: {' and '.join(shared)} share a weight, so merging an adapter "
+                f"of one would change the other\nValid: exclude it with adapter.exclude, or do "
+                f"not tie the weights"
+            )
+        _adapt_one(config, target, holder)
+    freeze_base(config, model)
+    return described
+
+
+def freeze_base(config: AdapterConfig, model: nn.Module) -> None:
+    """Freeze all parameters except those of the adapter and fully trained ones."""
+    adapter_names = set(adapter_parameters(model))
+    for name, parameter in model.named_parameters():
+        if name not in adapter_names and not any(
+            re.search(pattern, name) for pattern in config.train
+        ):
+            parameter.requires_grad_(False)
+
+
+def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Parameters of a model's adapters, by name."""
+    return {
+        f"{path}.{name}": parameter
+        for path, module in model.named_modules()
+        if isinstance(module, LowRank)
+        for name, parameter in module.named_parameters(recurse=False)
+    }
+
+
+def _require_form(target: AdapterTarget, holder: nn.Module) -> None:
+    fits = {
+        "linear": isinstance(holder, nn.Linear) or target.site.inputs_first,
+        "embedding": isinstance(holder, nn.Embedding),
+        "experts": hasattr(holder, CHILD) or target.site.kind == "tensor",
+    }
+    if CHILD in holder._modules and target.site.form != "experts":
+        raise SetpointError(f"adapter: {target.site.path} already has an adapter")
+    if not fits[target.site.form]:
+        raise SetpointError(
+            f"adapter.targets: {target.site.path} is a {type(holder).__name__}, which is not a "
+            f"linear layer, embedding or packed experts of Setpoint\nValid: exclude it with "
+            f"adapter.exclude"
+        )
+
+
+def _adapt_one(config: AdapterConfig, target: AdapterTarget, holder: nn.Module) -> None:
+    weight_name = target.site.path.rpartition(".")[2]
+    given = (target, config.dropout, config.b_std)
+    if target.site.form == "experts":
+        adapters: Any = getattr(holder, CHILD, None)
+        if adapters is None:
+            adapters = ExpertAdapters()
+            setattr(holder, CHILD, adapters)
+        like: Any = holder._parameters[weight_name]
+        if like is None:  # if it is quantized
+            part: Any = next(holder.get_submodule(f"{QUANTIZED}.{weight_name}").parameters())
+            like = torch.empty(0, device=part.device)
+        adapters[weight_name] = ExpertAdapter(*given, like)
+        return
+    weight: Any = holder.weight
+    is_linear = target.site.form == "linear"
+    holder.add_module(CHILD, (LinearAdapter if is_linear else EmbeddingAdapter)(*given, weight))
+    holder.__class__ = class_with(type(holder), _AdaptedLinear if is_linear else _AdaptedEmbedding)
+
+
+class _AdaptedModule:
+    """Mixin of adapted modules."""
+
+    weight: Tensor
+    adapter: Any
+    forward: Any
+
+    def adapted_weight(self) -> Tensor:
+        """See `setpoint.shapes.protocols.Adapted`."""
+        return merged_weight(self.weight, self.adapter)
+
+
+class _AdaptedLinear(_AdaptedModule):
+    bias: Tensor | None
+
+    def product_weights(self) -> tuple[str, ...]:
+        """See `setpoint.shapes.protocols.HasProducts`."""
+        return ("weight", "bias") if self.adapter.magnitude is None else ()
+
+    def forward(self, x: Tensor, *within: Any) -> Any:
+        if within:  # modules that compute with `adapted_weight`
+            return super().forward(x, *within)
+        # A quantized weight is dequantized on reading.
+        weight = None if self.adapter.magnitude is None else self.weight
+        return self.adapter(x, super().forward(x), weight, self.bias)
+
+
+class _AdaptedEmbedding(_AdaptedModule):
+    def forward(self, tokens: Tensor) -> Tensor:
+        return self.adapter(tokens, super().forward(tokens), self.weight)

@@ -308,11 +308,7 @@ def _can_be_quantized(site: Site) -> bool:
 
 
 def _target_problems(
-    config: AdapterConfig,
-    index: int,
-    pattern: str,
-    sites: Sequence[Site],
-    modules: Sequence[str],
+    config: AdapterConfig, index: int, pattern: str, sites: Sequence[Site], modules: Sequence[str]
 ) -> Iterator[Problem]:
     """Find target patterns without effect: no match, or all matches are excluded."""
     path = f"targets.{index}"

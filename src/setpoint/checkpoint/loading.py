@@ -337,7 +337,7 @@ class LoadedCheckpoint:
         metric: the metric that selects the best checkpoint, lower is better; None if not measured.
         partial: whether something was omitted; the missing state stays unchanged.
         base: the frozen parameters that the checkpoint omits; None if it has all parameters, or if
-            they have been added (`setpoint.model.pretrained.base_model`).
+            they have been added (`setpoint.model.pretrained.load`).
     """
 
     step: int

@@ -216,7 +216,7 @@ def _verify(place: CheckpointPlace | RemotePlace, entry: CheckpointEntry) -> dic
     ok = problem is None and not any(file.problem for file in files)
     if ok and entry.leaves_out and isinstance(place, CheckpointPlace):
         with Loading():
-            from setpoint.model.pretrained.base_model import verify_base
+            from setpoint.model.pretrained.load import verify_base
         try:
             verify_base(entry.path)
         except SetpointError as error:
@@ -426,7 +426,7 @@ def checkpoint_diff(arguments: Arguments) -> int:
         from setpoint.checkpoint.loading import joined, load_directory
         from setpoint.checkpoint.repartition import state_differences, tensor_differences
         from setpoint.infer.loaded_model import add_adapter
-        from setpoint.model.pretrained.base_model import frozen_of
+        from setpoint.model.pretrained.load import frozen_of
 
     left, right = (load_directory(path) for path in paths)
     sides = [
@@ -547,8 +547,8 @@ def checkpoint_convert(arguments: Arguments) -> int:
         from setpoint.checkpoint.repartition import convert, require_free
         from setpoint.infer.exporting import export
         from setpoint.infer.loaded_model import add_adapter
-        from setpoint.model.pretrained.base_model import frozen_of
-        from setpoint.model.pretrained.recorded_model import job_of, tokenizer_of
+        from setpoint.model.pretrained.load import frozen_of
+        from setpoint.model.pretrained.locate import job_of, tokenizer_of
         from setpoint.model.pretrained.save_pretrained import SHARD
     if layout == "huggingface":
         require_free(target)

@@ -44,8 +44,7 @@ from setpoint.infer.tasks import Chat, DataSet, EvaluationTask, ExportTask, Gene
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_json import config_of
 from setpoint.model.pretrained.convert import PLAIN, SIZES
-from setpoint.model.pretrained.locate import locate
-from setpoint.model.pretrained.recorded_model import job_of
+from setpoint.model.pretrained.locate import job_of, locate
 from setpoint.parallel.rank import launched, own_rank
 from setpoint.track.progress import make_work_progress
 from setpoint.train.config import BatchConfig

@@ -45,9 +45,14 @@ from setpoint.infer.tasks import EXPORTED, ExportTask, Generation
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import longest_in
 from setpoint.model.pretrained.check_pretrained import vocabulary_in
-from setpoint.model.pretrained.config_document import read_keys
-from setpoint.model.pretrained.locate import GENERATION, Place, is_on_hub, locate
-from setpoint.model.pretrained.recorded_model import DESCRIPTION
+from setpoint.model.pretrained.locate import (
+    DESCRIPTION,
+    GENERATION,
+    Place,
+    is_on_hub,
+    locate,
+    read_keys,
+)
 from setpoint.train.config import Job
 
 FIXED_BY_WEIGHTS = ("model", "adapter", "tokenizer")

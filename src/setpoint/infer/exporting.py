@@ -13,7 +13,6 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.apply import merge_all
 from setpoint.adapter.config import AdapterConfig
 from setpoint.adapter.low_rank import (
     EmbeddingAdapter,
@@ -21,6 +20,7 @@ from setpoint.adapter.low_rank import (
     LinearAdapter,
     LowRank,
     adapters_of,
+    merge_all,
 )
 from setpoint.config import SetpointError, load_record
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
@@ -30,11 +30,17 @@ from setpoint.infer.loaded_model import LoadedModel, load, naming_whole_ones
 from setpoint.infer.tasks import ExportTask
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.layers import packed_experts
-from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.fill import EMBEDDING
-from setpoint.model.pretrained.locate import ADAPTER_CONFIG, CONFIG, TOKENIZER_FILES, Place
-from setpoint.model.pretrained.recorded_model import keys_of_origin, tokenizer_of
+from setpoint.model.pretrained.load import is_built_in
+from setpoint.model.pretrained.locate import (
+    ADAPTER_CONFIG,
+    CONFIG,
+    TOKENIZER_FILES,
+    Place,
+    keys_of_origin,
+    tokenizer_of,
+)
 from setpoint.model.pretrained.save_pretrained import (
     SHARD,
     copy_files,

@@ -10,8 +10,8 @@ from typing import Any, cast
 import torch
 from torch import nn
 
-from setpoint.adapter.apply import adapt, merge_all
 from setpoint.adapter.config import AdapterConfig
+from setpoint.adapter.low_rank import adapt, merge_all
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
@@ -27,11 +27,14 @@ from setpoint.model.build import move_buffers
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
-from setpoint.model.pretrained.base_model import is_built_in
 from setpoint.model.pretrained.config_json import read_config
-from setpoint.model.pretrained.load import load_checkpoint, load_huggingface, read_whole
-from setpoint.model.pretrained.locate import Place
-from setpoint.model.pretrained.recorded_model import tokenizer_of
+from setpoint.model.pretrained.load import (
+    is_built_in,
+    load_checkpoint,
+    load_huggingface,
+    read_whole,
+)
+from setpoint.model.pretrained.locate import Place, tokenizer_of
 from setpoint.model.pretrained.save_pretrained import ends_of
 from setpoint.parallel.world import World, choose_device, reader_of
 from setpoint.precision.mixed_precision import compute_in

@@ -10,8 +10,14 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from setpoint.loss.columns import add_to_targets, compute_dtype, statistics_of_parts
-from setpoint.loss.cross_entropy import CrossEntropyLoss, FromHidden, LossOutput
+from setpoint.loss.cross_entropy import (
+    CrossEntropyLoss,
+    FromHidden,
+    LossOutput,
+    add_to_targets,
+    compute_dtype,
+    statistics_of_parts,
+)
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Columns, Projection
 
@@ -162,9 +168,7 @@ class _ChunkedSums(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, above: Tensor, *_: Tensor | None
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, above: Tensor, *_: Tensor | None) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         gradients = ctx.gradients
         if gradients is None:
             raise RuntimeError(

@@ -241,9 +241,7 @@ class _RMSNormFunction(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor, Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, weight, r = ctx.saved_tensors
         dim = x.shape[-1]
         grad = grad.contiguous()

@@ -21,13 +21,7 @@ from setpoint.config import (
     field,
     rule,
 )
-from setpoint.model.attention.config import (
-    MLA,
-    AttentionTemperature,
-    Backend,
-    Kind,
-    RopeScaling,
-)
+from setpoint.model.attention.config import MLA, AttentionTemperature, Backend, Kind, RopeScaling
 from setpoint.model.divisors import nearest_divisors
 from setpoint.model.moe.config import MoE
 
@@ -129,10 +123,7 @@ PARTIAL: dict[Kind, tuple[str, str]] = {
 
 
 class TransformerConfig(
-    ModelConfig,
-    type="transformer",
-    owner="setpoint.model.transformer:Transformer",
-    rules=RULES,
+    ModelConfig, type="transformer", owner="setpoint.model.transformer:Transformer", rules=RULES
 ):
     """Decoder-only transformer."""
 
@@ -485,9 +476,7 @@ class TransformerConfig(
         """Sliding layers need a window, chunked ones a chunk, and the pattern an item."""
         if not self.attention_pattern:
             yield Problem(
-                "attention_pattern",
-                "is empty",
-                valid=('["full"]', '["sliding", "full"]'),
+                "attention_pattern", "is empty", valid=('["full"]', '["sliding", "full"]')
             )
             return
         for kind, (name, attention) in PARTIAL.items():

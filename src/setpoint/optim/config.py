@@ -322,10 +322,7 @@ class SGDConfig(
             )
         if self.dampening and not self.momentum:
             yield Problem(
-                "dampening",
-                "has no effect: momentum is 0",
-                valid=("0",),
-                also=("momentum",),
+                "dampening", "has no effect: momentum is 0", valid=("0",), also=("momentum",)
             )
 
 

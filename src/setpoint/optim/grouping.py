@@ -6,12 +6,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from setpoint.config import (
-    ImportedComponent,
-    Invalid,
-    Problem,
-    SetpointError,
-)
+from setpoint.config import ImportedComponent, Invalid, Problem, SetpointError
 from setpoint.config.words.errors import with_valid
 from setpoint.optim.config import OWN, Group, OptimizerConfig, option_problems, read_options
 from setpoint.shapes.parameter import Parameter

@@ -204,9 +204,6 @@ class BuiltOptimizer(torch.optim.Optimizer):
             parameters: groups, as from `parameter_groups`, or (qualified name, parameter) pairs,
                 which all decay.
             runtime: arguments that are not fields: `state_dtype`, `seed`.
-
-        Raises:
-            SetpointError: the parameters do not support the section's settings.
         """
         groups = given_groups(parameters)
         return cls(groups, **cls.arguments(config, groups), **runtime)
@@ -321,10 +318,7 @@ def local_shard(tensor: Tensor, like: Tensor) -> Tensor:
 
 
 def build_optimizer(
-    config: OptimizerConfig,
-    groups: Groups,
-    state_dtype: torch.dtype | None = None,
-    seed: int = 0,
+    config: OptimizerConfig, groups: Groups, state_dtype: torch.dtype | None = None, seed: int = 0
 ) -> torch.optim.Optimizer:
     """Build the optimizer of a section.
 

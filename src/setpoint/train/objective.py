@@ -10,9 +10,15 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.loss.columns import count_correct, count_correct_from_hidden
 from setpoint.loss.config import LossConfig, tokens_named
-from setpoint.loss.cross_entropy import FromHidden, LossOutput, PerToken, Weighs
+from setpoint.loss.cross_entropy import (
+    FromHidden,
+    LossOutput,
+    PerToken,
+    Weighs,
+    count_correct,
+    count_correct_from_hidden,
+)
 from setpoint.shapes.batch import IGNORE_INDEX, Count
 from setpoint.shapes.outcome import (
     Outcome,

@@ -251,7 +251,7 @@ class FrozenParameters:
         if base is None:
             self._loaded = None
             return checkpoint
-        from setpoint.model.pretrained.base_model import completed, find_base
+        from setpoint.model.pretrained.load import completed, find_base
 
         known = self._loaded
         if known is None or known[0].files != base.files:
@@ -323,7 +323,7 @@ class FrozenParameters:
         unknown = {n: (DTYPES[tensor.dtype],) for n, tensor in frozen.items() if n not in known}
         if not unknown or self.components.replicas.holds_state:
             return known
-        from setpoint.model.pretrained.base_model import tensors_at
+        from setpoint.model.pretrained.load import tensors_at
 
         directory = self._source or place.directory
         weights = tensors_at(place, unknown, config, size, directory, self._outline())
@@ -336,7 +336,7 @@ class FrozenParameters:
 
 def _pretrained_base(pretrained: str) -> tuple[Base, Place]:
     """The weights of `model.pretrained`, with no parameters omitted yet."""
-    from setpoint.model.pretrained.base_model import files_at
+    from setpoint.model.pretrained.load import files_at
 
     place = locate(pretrained)
     return Base(pretrained, str(place.directory.resolve()), files_at(place), {}), place

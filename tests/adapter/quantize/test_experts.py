@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.adapter.apply import adapt, merge_all
 from setpoint.adapter.config import LoRA
+from setpoint.adapter.low_rank import adapt, merge_all
 from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
 from setpoint.adapter.quantize.weight import QuantizedExperts, noise_of, quantize_base
 from setpoint.adapter.targets import sites_of

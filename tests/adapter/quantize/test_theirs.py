@@ -7,8 +7,8 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from setpoint.adapter.apply import adapter_parameters, merge_all
 from setpoint.adapter.config import LoRA
+from setpoint.adapter.low_rank import adapter_parameters, merge_all
 from setpoint.adapter.quantize.config import (
     FP8,
     LEFT_DENSE,

@@ -164,9 +164,6 @@ class QuantizedWeight(nn.Module):
         Arguments:
             first: 0; see `setpoint.shapes.stored.Stored`.
             again: whether the matrix was quantized before, so that its range continues (NVFP4).
-
-        Raises:
-            SetpointError: the matrix has non-finite values.
         """
         before = self._whole_parts() if again else None
         self.take(self._quantize(full, before), first)
@@ -426,9 +423,7 @@ class _QuantizedProduct(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         parts = ctx.saved_tensors  # can be read only once
         dense = ctx.weight.dense_of(parts, ctx.key, grad.dtype)
         back = F.linear(grad, dense) if ctx.inputs_first else grad @ dense
@@ -453,9 +448,7 @@ class _ExpertProduct(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         ends, *parts = ctx.saved_tensors
         back = ctx.product(grad, ctx.weight.dense_of(parts, ctx.key, grad.dtype), ends)
         return back, None, None, None, *(None for _ in parts)

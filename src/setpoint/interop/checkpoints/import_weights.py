@@ -24,7 +24,6 @@ from setpoint.interop.checkpoints.layout import Contents, ForeignSystem
 from setpoint.interop.checkpoints.systems import system_of
 from setpoint.model.build import skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig
-from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.config_json import (
     config_from_keys,
     config_of,
@@ -34,7 +33,7 @@ from setpoint.model.pretrained.config_json import (
 )
 from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.fill import Weights
-from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, locate
+from setpoint.model.pretrained.locate import CONFIG, TOKENIZER_FILES, locate, read_keys
 from setpoint.model.pretrained.save_pretrained import SHARD, save_pretrained
 from setpoint.model.pretrained.weight_names import ROWS, hf_shapes
 from setpoint.optim.config import AdamWConfig

@@ -503,9 +503,6 @@ def choose_backend(
         masked, ring: see `candidates`.
         cached: whether a cache is used. Masks then have few rows, and new lengths in each call, so
             auto chooses as on a CPU.
-
-    Raises:
-        SetpointError: the backend does not run on the device, or its package is missing.
     """
     kind = "cpu" if cached else device.type
     compute = "bf16" if dtype.itemsize == 2 else "fp32"

@@ -285,9 +285,7 @@ class _RingAttention(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         query, key, value, mixed, total = ctx.saved_tensors
         grad, group = grad.contiguous(), ctx.group
         dq = torch.zeros_like(query, dtype=total.dtype)
@@ -426,9 +424,7 @@ class _AllToAll(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         received = torch.empty_like(grad, memory_format=torch.contiguous_format)
         distributed.all_to_all_single(received, grad.contiguous(), group=ctx.group)
         return received, None

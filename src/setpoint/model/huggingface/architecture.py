@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.config import ConfigError, Problem, SetpointError, did_you_mean, is_mapping, nearest
 from setpoint.config.resolving.checks import describe_value
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
-from setpoint.model.pretrained.config_document import read_keys
-from setpoint.model.pretrained.locate import locate
+from setpoint.model.pretrained.locate import locate, read_keys
 from setpoint.model.pretrained.tensor_files import KEY
 from setpoint.shapes.torchao import quiet_torchao
 

@@ -19,14 +19,7 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.attention import available, over_ranks
-from setpoint.model.attention.backends import (
-    Backend,
-    Eager,
-    RowLayout,
-    Scores,
-    SdpaMask,
-    visible,
-)
+from setpoint.model.attention.backends import Backend, Eager, RowLayout, Scores, SdpaMask, visible
 from setpoint.model.attention.config import Backend as BackendName
 from setpoint.model.attention.selection import Demands, candidates, unsupported
 from setpoint.model.block_modules import cast_once
@@ -357,12 +350,7 @@ def _kind_of(mask_function: Any) -> str | None:
 
 
 def _layout(
-    batch: int,
-    queries: int,
-    keys: int,
-    first: int,
-    mask: Tensor | None,
-    device: torch.device,
+    batch: int, queries: int, keys: int, first: int, mask: Tensor | None, device: torch.device
 ) -> RowLayout:
     """Layout of calls by transformers itself, such as in its `generate`."""
     positions = None

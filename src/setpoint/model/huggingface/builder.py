@@ -144,11 +144,7 @@ def unfit_weights(
 
 
 def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceModel:
-    """Build a model on the meta device; if it is small, also make the trial runs of training.
-
-    Raises:
-        SetpointError: see `build_huggingface`.
-    """
+    """Build a model on the meta device; if it is small, also make the trial runs of training."""
     with torch.random.fork_rng(devices=[]):
         with torch.device("meta"):
             outline = build_huggingface(config, vocab_size)
@@ -190,8 +186,7 @@ def _require_causal(model: HuggingFaceModel, keys: Mapping[str, Any]) -> None:
             _refuse_overrides(model.config, keys, reason, error)
     if (one - other).abs().max() > CAUSAL * one.abs().max():
         problem = Problem(
-            "config",
-            "attention is not causal: logits of a token depend on later tokens",
+            "config", "attention is not causal: logits of a token depend on later tokens"
         )
         if hasattr(model.model.config, "is_decoder"):
             problem.hint = "Set model.overrides.is_decoder to true."

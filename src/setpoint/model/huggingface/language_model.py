@@ -488,11 +488,7 @@ class HuggingFaceModel(nn.Module):
         self.vocabulary_part = VocabularyPart(peers, -(-logits.rows // peers.size), gathers)
 
     def tensor_plan(self) -> dict[str, str]:
-        """See `setpoint.shapes.protocols.TensorDivisible`; the plan comes from transformers.
-
-        Raises:
-            SetpointError: the model has no plan, or one with unsupported styles.
-        """
+        """See `setpoint.shapes.protocols.TensorDivisible`; the plan comes from transformers."""
         plan = {
             f"model.{path}": word for path, word in model_parallel.tensor_plan(self.model).items()
         }
@@ -527,11 +523,7 @@ class HuggingFaceModel(nn.Module):
         model.resize_token_embeddings(tokens, mean_resizing=False)
 
     def load_from(self, directory: Path) -> None:
-        """Load the weights of a Hugging Face directory.
-
-        Raises:
-            SetpointError: tensors are missing or surplus.
-        """
+        """Load the weights of a Hugging Face directory."""
         kind, keys, training = type(self.model), self._hf_config, self.model.training
         dtype = next(self.model.parameters()).dtype
         # The current model is freed before the other is built.

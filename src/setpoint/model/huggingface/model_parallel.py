@@ -13,14 +13,7 @@ from torch import Tensor, nn
 
 from setpoint.config import SetpointError
 from setpoint.model.moe.dispatch import TensorParallelDispatcher
-from setpoint.model.moe.experts import (
-    Assignments,
-    assign,
-    gather,
-    row_groups,
-    spread,
-    sum_choices,
-)
+from setpoint.model.moe.experts import Assignments, assign, gather, row_groups, spread, sum_choices
 from setpoint.model.parameters import LAYER, part_names
 from setpoint.shapes.placed import local_part
 from setpoint.shapes.protocols import ExpertPart

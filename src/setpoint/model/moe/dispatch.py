@@ -171,9 +171,6 @@ def build_dispatcher(
 
     Arguments:
         group, same_tokens, divides: see `setpoint.parallel.expert_ranks.ExpertRanks`.
-
-    Raises:
-        SetpointError: DeepEP is requested, but not installed.
     """
     dispatcher: TokenDispatcher = run_locally
     if group is not None and isinstance(dispatch, DeepEP):
@@ -194,11 +191,7 @@ class _ExchangeRows(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any,
-        received: list[int],
-        sent: list[int],
-        group: ProcessGroup,
-        *tensors: Tensor,
+        ctx: Any, received: list[int], sent: list[int], group: ProcessGroup, *tensors: Tensor
     ) -> tuple[Tensor, ...]:
         ctx.received, ctx.sent, ctx.group = received, sent, group
         saved = saved_result()
@@ -211,9 +204,7 @@ class _ExchangeRows(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, *gradients: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         returned, works = _exchange(gradients, ctx.sent, ctx.received, ctx.group)
         _wait(works)
         return None, None, None, *returned
@@ -240,9 +231,7 @@ class _SendBack(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, gradient: Tensor
-    ) -> tuple[None, None, None, None, Tensor]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[None, None, None, None, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (returned,), works = _exchange((gradient,), ctx.sent, ctx.received, ctx.group)
         _wait(works)
         return None, None, None, None, returned
@@ -267,9 +256,7 @@ class _SumReturned(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, gradient: Tensor
-    ) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (slots,) = ctx.saved_tensors
         rows = gradient.index_select(0, slots.div(ctx.top_k, rounding_mode="floor"))
         return rows, None, None, None
@@ -420,7 +407,7 @@ class _DispatchTokens(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
+    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]
         ctx: Any, grad: Tensor, _: Tensor, grad_row_weights: Tensor
     ) -> tuple[Tensor, Tensor, None]:
         # Sums over the ranks that received the token.
@@ -451,8 +438,6 @@ class _CombineResults(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         result = ctx.sent.buffer.dispatch(grad.contiguous(), handle=ctx.sent.handle)
         return result[0], None, None

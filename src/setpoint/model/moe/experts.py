@@ -128,9 +128,7 @@ class _Gather(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (slots,) = ctx.saved_tensors
         tokens, top_k, _ = ctx.shape
         return sum_choices(spread(grad, slots, tokens * top_k).view(ctx.shape)), None, None
@@ -187,9 +185,7 @@ class _ScaleGradient(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
         (factors,) = ctx.saved_tensors
         return grad * factors.unsqueeze(1).to(grad.dtype), None
 
@@ -366,9 +362,7 @@ class _GroupedExperts(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(  # pyright: ignore[reportIncompatibleMethodOverride]  # the decorator is untyped
-        ctx: Any, grad: Tensor
-    ) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
         x, gate, up, down, gates, values, row_weights, slots, ends, factors = ctx.saved_tensors
         product, gradient, activation, top_k, scales_inputs = ctx.kernels
         tokens = slots.div(top_k, rounding_mode="floor")

@@ -11,7 +11,6 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.architecture import type_problems, value_problems
 from setpoint.model.parameters import embedding_rows
-from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.config_json import (
     FieldDifference,
     config_of,
@@ -19,10 +18,12 @@ from setpoint.model.pretrained.config_json import (
     read_config,
 )
 from setpoint.model.pretrained.convert import SECTIONS
-from setpoint.model.pretrained.locate import Place, locate_here
-from setpoint.model.pretrained.recorded_model import (
+from setpoint.model.pretrained.locate import (
+    Place,
     description_of,
     job_of,
+    locate_here,
+    read_keys,
     require_no_adapter,
     tokenizer_of,
 )
@@ -122,11 +123,7 @@ def _unfit(config: ModelConfig, place: Place) -> Iterator[Problem]:
 
 
 def vocabulary_of(place: Place) -> int | None:
-    """Vocabulary size of weights; None if only the model itself knows it.
-
-    Raises:
-        SetpointError: the files of the weights cannot be read.
-    """
+    """Vocabulary size of weights; None if only the model itself knows it."""
     if place.kind == "huggingface":
         return vocabulary_in(read_keys(place.directory))
     job = job_of(place.directory)
@@ -151,9 +148,6 @@ def vocabulary_difference(
 
     Arguments:
         tokens: vocabulary size of the model, without padding rows.
-
-    Raises:
-        SetpointError: see `vocabulary_of`.
     """
     known = vocabulary_of(place)
     if known is None:
@@ -172,11 +166,7 @@ def vocabulary_difference(
 
 
 def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
-    """Vocabulary size of a transformers model; None if its config.json is not local.
-
-    Raises:
-        SetpointError: the file cannot be read.
-    """
+    """Vocabulary size of a transformers model; None if its config.json is not local."""
     rows = config.overrides.dump().get("vocab_size")
     if isinstance(rows, int) or config.names_model_type:
         return rows if isinstance(rows, int) else None

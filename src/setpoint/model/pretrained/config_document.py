@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from pathlib import Path
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from setpoint.config import ConfigError, SetpointError
-from setpoint.model.pretrained.locate import CONFIG
 from setpoint.model.pretrained.tensor_files import KEY, unread_quantization
 
 _ABSENT: Final = object()
@@ -54,27 +52,7 @@ _MUST_BE: Mapping[str, tuple[object, ...]] = {
     "rope_interleaved": (None, False),
     "use_mrope": (None, False),
 }
-_REFUSED: Mapping[str, str] = {
-    "auto_map": "refers to code in the repository, which is not run",
-}
-
-
-def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
-    """Read a directory's config.json, or another JSON file.
-
-    Raises:
-        SetpointError: the file is missing, or not a JSON object.
-    """
-    file = directory / name
-    try:
-        keys: Any = json.loads(file.read_bytes(), object_hook=_special_float)
-    except OSError as error:
-        raise SetpointError(f"{file} cannot be read: {error.strerror}") from error
-    except ValueError as error:
-        raise SetpointError(f"{file} is not JSON: {error}") from error
-    if not isinstance(keys, dict):
-        raise SetpointError(f"{file} is not a JSON object")
-    return cast(dict[str, Any], keys)
+_REFUSED: Mapping[str, str] = {"auto_map": "refers to code in the repository, which is not run"}
 
 
 def _special_float(value: dict[str, Any]) -> Any:

@@ -19,10 +19,10 @@ from setpoint.config import (
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.pretrained.config_document import ConfigDocument, read_keys, reasons
+from setpoint.model.pretrained.config_document import ConfigDocument, reasons
 from setpoint.model.pretrained.convert import PLAIN, SIZES, Family, Misfit, meaning_of, named, shown
 from setpoint.model.pretrained.families import FAMILIES
-from setpoint.model.pretrained.locate import CONFIG, Place, locate
+from setpoint.model.pretrained.locate import CONFIG, Place, locate, read_keys
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Keys of special tokens; transformers has its own defaults if they are absent."""
@@ -87,7 +87,7 @@ def config_of(place: Place) -> TransformerConfig:
     """
     if place.kind == "huggingface":
         return read_config(place.directory)[0]
-    from setpoint.model.pretrained.recorded_model import model_of
+    from setpoint.model.pretrained.locate import model_of
 
     config = model_of(place.directory)
     if not isinstance(config, TransformerConfig):
@@ -97,12 +97,7 @@ def config_of(place: Place) -> TransformerConfig:
 
 
 def read_config(directory: Path) -> tuple[TransformerConfig, Family]:
-    """Read the config.json of a directory.
-
-    Raises:
-        SetpointError: it is missing, invalid JSON, of an unknown family, or has an unsupported
-            value.
-    """
+    """Read the config.json of a directory."""
     return config_from_keys(read_keys(directory), directory / CONFIG)
 
 

@@ -106,10 +106,7 @@ def decoder(
 BIASES = Bool("attention_bias", "qkv_bias,attention_output_bias", False)
 NO_BIAS = Must("attention_bias", (False,), "the model has no such biases", writes=True)
 CAUSAL = Must(
-    "use_bidirectional_attention",
-    (False, None),
-    "attention would not be causal",
-    writes=True,
+    "use_bidirectional_attention", (False, None), "attention would not be causal", writes=True
 )
 ALL_ALIKE = Windows(all_alike, listed=False)
 OWN_CODE = AnyKey("auto_map")  # of files older than the class in transformers
@@ -547,11 +544,7 @@ GLM_NAMES: Final[Names] = {
 }
 
 GLM4_9B = Family(
-    model_type="glm",
-    architecture="GlmForCausalLM",
-    rules=GLM,
-    names=GLM_NAMES,
-    interleaved=True,
+    model_type="glm", architecture="GlmForCausalLM", rules=GLM, names=GLM_NAMES, interleaved=True
 )
 
 GLM4 = Family(

@@ -1,6 +1,9 @@
 """Loading of parameters from files, one tensor at a time."""
 
+from __future__ import annotations
+
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -8,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError
+from setpoint.files.tensor_file import dtype_named
 from setpoint.files.tensor_header import FLOATS, TensorInfo
 from setpoint.model.build import materialize
 from setpoint.model.config import TransformerConfig
@@ -27,7 +31,7 @@ from setpoint.model.pretrained.weight_names import (
 )
 from setpoint.shapes.peers import BroadcastReader
 from setpoint.shapes.placed import Named, Placeable, local_ranges, put
-from setpoint.shapes.stored import Coded, Stored, stored_weights
+from setpoint.shapes.stored import Coded, QuantizedPart, Stored, stored_weights
 
 
 class Growth(NamedTuple):
@@ -249,13 +253,106 @@ class Weights:
                 rows = reader.read(self._source(name))[: self.growth.known, columns]
                 self.growth.fill(local, first, mean_row(rows))
 
+    def lazily(
+        self, names: Mapping[str, Sequence[str]], parts: Mapping[str, QuantizedPart]
+    ) -> dict[str, Placeable]:
+        """Tensors that are read when they are placed, so that each rank reads only its part.
+
+        Arguments:
+            names: tensor names, each with the dtypes that its values are cast to in turn; unknown
+                ones are omitted.
+            parts: parts of the model's quantized weights, by name.
+        """
+        last: dict[tuple[str, int], dict[str, Tensor]] = {}
+        tensors: dict[str, Placeable] = {}
+        for name, dtypes in names.items():
+            if name in self.pieces:
+                tensors[name] = Frozen(self, name, tuple(dtypes))
+            elif name in parts and parts[name].weight in self.pieces:
+                tensors[name] = Requantized(self, parts[name], tuple(dtypes), last)
+        return tensors
+
+
+def cast_in_turn(tensor: Tensor, dtypes: Sequence[str]) -> Tensor:
+    """Cast a tensor to several dtypes, one after the other."""
+    for name in dtypes:
+        tensor = tensor.to(dtype_named(name))
+    return tensor
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Frozen(Placeable):
+    """A tensor from other weights, read when it is placed; see `Placeable`."""
+
+    weights: Weights
+    name: str
+    dtypes: tuple[str, ...]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Dtype after all casts."""
+        return dtype_named(self.dtypes[-1])
+
+    @property
+    def shape(self) -> torch.Size:
+        """Shape in the model."""
+        return torch.Size(self.weights.shapes[self.name])
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        ranges = [(start, start + size) for start, size in zip(offset, shape, strict=True)]
+        values = self.weights.box(TensorReader(), self.name, ranges, dtype_named(self.dtypes[0]))
+        return cast_in_turn(values, self.dtypes[1:])
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Requantized(Placeable):
+    """Part of a weight that is requantized on placement; see `Placeable`.
+
+    Arguments:
+        last: the parts of the last quantized weight, by name and piece; shared between instances.
+    """
+
+    weights: Weights
+    part: QuantizedPart
+    dtypes: tuple[str, ...]
+    last: dict[tuple[str, int], dict[str, Tensor]]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return dtype_named(self.dtypes[-1])
+
+    @property
+    def shape(self) -> torch.Size:
+        return torch.Size(self.part.shape)
+
+    def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
+        """See `Placeable.box`; of packed experts, only those in the box are quantized."""
+        pieces = self.part.module.pieces(every=True)
+        starts = list(offset)
+        if len(pieces) > 1:
+            pieces, starts[0] = pieces[offset[0] : offset[0] + shape[0]], 0
+        values = torch.cat([self._parts(rows)[self.part.param] for rows in pieces])
+        ranges = zip(starts, shape, strict=True)
+        values = values[tuple(slice(start, start + size) for start, size in ranges)]
+        return cast_in_turn(values, self.dtypes[1:])
+
+    def _parts(self, rows: tuple[int, int]) -> dict[str, Tensor]:
+        name, key = self.part.weight, (self.part.weight, rows[0])
+        if any(weight != name for weight, _ in self.last):
+            self.last.clear()
+        if key not in self.last:
+            stored: Stored = self.part.module
+            reader = TensorReader()
+            coded = self.weights.coded_rows(reader, name, rows)
+            parts = None if coded is None else stored.parts_from(coded)
+            if parts is None:
+                parts = stored.parts_of(self.weights.rows(reader, name, rows))
+            self.last[key] = parts
+        return self.last[key]
+
 
 def coded_of(info: TensorInfo, reader: TensorReader) -> Coded:
-    """Parts of a quantized tensor as stored in files.
-
-    Raises:
-        RunError: scales are not positive, or values are not finite.
-    """
+    """Parts of a quantized tensor as stored in files."""
     encoding = info.encoding
     assert encoding is not None
     parts = {kind: reader.part(part) for kind, part in encoding.parts}
@@ -330,10 +427,6 @@ def weights_of(
 
     Arguments:
         growth: see `Weights`.
-
-    Raises:
-        SetpointError: there are no readable weights.
-        RunError: the weights are damaged, or do not match the model.
     """
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]

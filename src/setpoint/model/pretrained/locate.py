@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
+from setpoint.checkpoint.manifest import read_manifest, verify
+from setpoint.checkpoint.places import find_checkpoint, verify_record
 from setpoint.config import (
     ORIGINS,
     MissingPathError,
@@ -13,9 +16,17 @@ from setpoint.config import (
     can_be_path,
     for_error,
     nearest,
+    read_record,
+    resolve,
 )
+from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.files import MANIFEST
 from setpoint.hub.fetch import fetch_files, is_url, split_hub_id
+
+if TYPE_CHECKING:
+    from setpoint.data.tokenizers.config import TokenizerConfig
+    from setpoint.model.config import ModelConfig
+    from setpoint.train.config import Job
 
 CONFIG: Final = "config.json"
 """Configuration file of a transformers model."""
@@ -70,7 +81,7 @@ def locate_here(name: str) -> Place | None:
         raise SetpointError(f"{for_error(name)}: not a valid file name")
     path = Path(os.path.expanduser(name))
     if (path / MANIFEST).is_file() or not path.is_dir():
-        checkpoint = _checkpoint(path)
+        checkpoint = find_checkpoint(path)
         if checkpoint is not None:
             return Place(name, "checkpoint", checkpoint)
     if not path.exists():
@@ -114,17 +125,11 @@ def is_on_hub(name: str) -> bool:
         return False
 
 
-def _checkpoint(path: Path) -> Path | None:
-    from setpoint.checkpoint.places import find_checkpoint
-
-    return find_checkpoint(path)
-
-
 def _run_checkpoint(path: Path) -> Path:
     """The best checkpoint of a run, or else the newest."""
     for name in ("best", "latest"):
         if (path / _CHECKPOINTS / name).is_file():
-            checkpoint = _checkpoint(path / _CHECKPOINTS / name)
+            checkpoint = find_checkpoint(path / _CHECKPOINTS / name)
             if checkpoint is not None:
                 return checkpoint
     raise SetpointError(f"{path} is a run without checkpoints")
@@ -196,3 +201,103 @@ def fetch(name: str, *, weights: bool = True) -> Path:
     if not (directory / CONFIG_FILES[0]).is_file():
         raise SetpointError(f"{name} on the Hub has no config.json, so it is not a model")
     return directory
+
+
+def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
+    """Read a directory's config.json, or another JSON file.
+
+    Raises:
+        SetpointError: the file is missing, or not a JSON object.
+    """
+    file = directory / name
+    try:
+        keys: Any = json.loads(file.read_bytes(), object_hook=_special_float)
+    except OSError as error:
+        raise SetpointError(f"{file} cannot be read: {error.strerror}") from error
+    except ValueError as error:
+        raise SetpointError(f"{file} is not JSON: {error}") from error
+    if not isinstance(keys, dict):
+        raise SetpointError(f"{file} is not a JSON object")
+    return cast(dict[str, Any], keys)
+
+
+def _special_float(value: dict[str, Any]) -> Any:
+    """A float that transformers writes as `{"__float__": "Infinity"}`; other objects unchanged."""
+    return float(value["__float__"]) if value.keys() == {"__float__"} else value
+
+
+DESCRIPTION: Final = "pretrained.json"
+"""File with the config.json of a Hugging Face model that the run started from or trains: special
+tokens, and the keys that transformers builds the model from."""
+
+
+def job_of(checkpoint: Path) -> Job:
+    """The job that wrote a checkpoint.
+
+    Returns:
+        the resolved configuration.
+    """
+    from setpoint.train.config import Job
+
+    verify_record(checkpoint)
+    return resolve(read_record(Job, str(checkpoint))[0])
+
+
+def model_of(checkpoint: Path) -> ModelConfig:
+    """The model section of a checkpoint's job."""
+    return job_of(checkpoint).model
+
+
+def require_no_adapter(checkpoint: Path) -> None:
+    """Refuse weights with an adapter, which do not form a model on their own.
+
+    Raises:
+        SetpointError: there is an adapter, there is no record, or the record cannot be read.
+    """
+    adapter = job_of(checkpoint).adapter
+    if adapter is not None:
+        raise SetpointError(
+            f"{checkpoint} has an adapter of type = {type(adapter).__setpoint__.tag}, and its "
+            f"weights are incomplete without it; merge it with `setpoint export RUN DIRECTORY`"
+        )
+
+
+def holds(checkpoint: Path, name: str) -> bool:
+    """True if a checkpoint contains a file; the file is verified."""
+    manifest = read_manifest(checkpoint)
+    if name not in manifest.files:
+        return False
+    verify(checkpoint, manifest, [name])
+    return True
+
+
+def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
+    """Build the tokenizer of a checkpoint, from files in the checkpoint if there are any."""
+    if isinstance(section, HuggingFace) and holds(checkpoint, TOKENIZER_FILES[0]):
+        return section.build(directory=checkpoint)
+    return section.build()
+
+
+def description_of(checkpoint: Path) -> dict[str, Any] | None:
+    """Read the config.json of the Hugging Face model from which a checkpoint's run started.
+
+    Returns:
+        the keys; None if there is no such model.
+    """
+    return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
+
+
+def keys_of_origin(directory: Path | None) -> dict[str, Any]:
+    """The config.json of the Hugging Face model that weights are, or that they started from.
+
+    Arguments:
+        directory: a checkpoint, or a directory in Hugging Face's format; None: unknown.
+
+    Returns:
+        the keys; empty if there is no such model.
+    """
+    if directory is None:
+        return {}
+    if (directory / MANIFEST).is_file():
+        return description_of(directory) or {}
+    return read_keys(directory) if (directory / CONFIG).is_file() else {}

@@ -21,12 +21,7 @@ from setpoint.model.attention.config import (
 from setpoint.model.attention.selection import query_size
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_document import LARGEST, ConfigDocument, reasons
-from setpoint.model.pretrained.convert import (
-    Fields,
-    KeyRule,
-    layer_kinds,
-    meaning_of,
-)
+from setpoint.model.pretrained.convert import Fields, KeyRule, layer_kinds, meaning_of
 
 KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
 T = TypeVar("T")
@@ -167,12 +162,7 @@ class Windows(KeyRule):
 _ROPE_KEYS: Final = {
     "default": (),
     "linear": ("factor",),
-    "llama3": (
-        "factor",
-        "low_freq_factor",
-        "high_freq_factor",
-        "original_max_position_embeddings",
-    ),
+    "llama3": ("factor", "low_freq_factor", "high_freq_factor", "original_max_position_embeddings"),
     "yarn": (
         "factor",
         "original_max_position_embeddings",

@@ -23,13 +23,19 @@ from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
-from setpoint.model.pretrained.base_model import checkpoint_weights, is_built_in
-from setpoint.model.pretrained.config_document import read_keys
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
-from setpoint.model.pretrained.load import load_pretrained
-from setpoint.model.pretrained.locate import CONFIG, GENERATION, TOKENIZER_FILES, locate
+from setpoint.model.pretrained.load import checkpoint_weights, is_built_in, load_pretrained
+from setpoint.model.pretrained.locate import (
+    CONFIG,
+    GENERATION,
+    TOKENIZER_FILES,
+    job_of,
+    keys_of_origin,
+    locate,
+    read_keys,
+    tokenizer_of,
+)
 from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
-from setpoint.model.pretrained.recorded_model import job_of, keys_of_origin, tokenizer_of
 from setpoint.model.pretrained.tensor_files import INDEX, SINGLE
 from setpoint.model.pretrained.weight_names import Piece, block, hf_shapes, pieces_of
 from setpoint.model.transformer import Transformer
@@ -187,19 +193,13 @@ class Planned(NamedTuple):
 
 
 def write_tensors(
-    directory: Path,
-    planned: Sequence[Planned],
-    make: Callable[[str], Tensor],
-    max_shard_size: int,
+    directory: Path, planned: Sequence[Planned], make: Callable[[str], Tensor], max_shard_size: int
 ) -> list[Path]:
     """Write tensors to one file, or to several with an index, keeping one in memory at a time.
 
     Arguments:
         make: returns a tensor by its name, in the planned shape and dtype.
         max_shard_size: maximum bytes of the tensors in a file, unless a single tensor is larger.
-
-    Raises:
-        OSError: the files cannot be written.
     """
     shards = list(_shards(planned, max_shard_size))
     files: list[Path] = []
@@ -251,9 +251,6 @@ def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> No
 
     Arguments:
         origin: directory to copy from; None: nothing is copied.
-
-    Raises:
-        OSError: a file cannot be copied.
     """
     if origin is None:
         return
@@ -287,9 +284,6 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
     Arguments:
         directory: a checkpoint, or a model in the format of Hugging Face.
         tokenizer: tokenizer of the weights; None: only tokens named in the files.
-
-    Raises:
-        SetpointError: a file cannot be read.
     """
     settings = directory / GENERATION
     is_checkpoint = (directory / MANIFEST).is_file()  # its config.json is that of its start

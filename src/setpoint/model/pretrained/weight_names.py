@@ -343,19 +343,11 @@ class Files(NamedTuple):
     surplus: list[str]
 
 
-def files_of(
-    directory: Path,
-    family: TensorNames,
-    config: TransformerConfig,
-    tokens: int,
-) -> Files:
+def files_of(directory: Path, family: TensorNames, config: TransformerConfig, tokens: int) -> Files:
     """Match the tensors in a directory with those of a transformer.
 
     Arguments:
         tokens: see `pieces_of`.
-
-    Raises:
-        SetpointError: see `dense_tensors`.
     """
     infos = dense_tensors(directory)
     pieces = pieces_of(family, config, tokens)
@@ -388,8 +380,6 @@ def require_files(directory: Path, family: TensorNames, config: TransformerConfi
 
     Arguments:
         config: from the config.json.
-
-    Raises: as `files_of` and `require_tensors` do.
     """
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)

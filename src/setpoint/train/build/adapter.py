@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Literal
 import torch
 from torch import Tensor, nn
 
-from setpoint.adapter.apply import adapter_parameters
-from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapters_of
+from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapter_parameters, adapters_of
 from setpoint.adapter.quantize.weight import QuantizedWeight
 from setpoint.adapter.targets import CHILD
 from setpoint.model.build import materialize

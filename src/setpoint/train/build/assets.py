@@ -15,9 +15,13 @@ from setpoint.data.sources.config import Conversations, SourceConfig
 from setpoint.data.tokenizers.config import HuggingFace
 from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceConfig
-from setpoint.model.pretrained.config_document import read_keys
-from setpoint.model.pretrained.locate import CONFIG, GENERATION, TOKENIZER_FILES
-from setpoint.model.pretrained.recorded_model import DESCRIPTION
+from setpoint.model.pretrained.locate import (
+    CONFIG,
+    DESCRIPTION,
+    GENERATION,
+    TOKENIZER_FILES,
+    read_keys,
+)
 
 if TYPE_CHECKING:
     from setpoint.data.sources.chat import ChatTemplate

@@ -28,8 +28,7 @@ from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
 from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.parameters import stage_sizes
-from setpoint.model.pretrained.config_document import read_keys
-from setpoint.model.pretrained.recorded_model import DESCRIPTION
+from setpoint.model.pretrained.locate import DESCRIPTION, read_keys
 from setpoint.optim.optimizer import build_optimizer
 from setpoint.parallel.determinism import seed_everything
 from setpoint.parallel.engines import zero_settings

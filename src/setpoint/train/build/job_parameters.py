@@ -99,7 +99,7 @@ def add_adapter(job: Job, model: nn.Module) -> Described | None:
     """
     if job.adapter is None:
         return None
-    from setpoint.adapter.apply import adapt
+    from setpoint.adapter.low_rank import adapt
 
     fused = fused_parts_of(job.model) if isinstance(job.model, TransformerConfig) else {}
     return adapt(job.adapter, model, trained_parameters(model), fused, job.seed or 0)

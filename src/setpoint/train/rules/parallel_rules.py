@@ -44,8 +44,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
     from setpoint.model.huggingface.architecture import Unfit
     from setpoint.model.huggingface.builder import try_huggingface
     from setpoint.model.pretrained.check_pretrained import check_config, declared_vocabulary
-    from setpoint.model.pretrained.config_document import read_keys
-    from setpoint.model.pretrained.locate import locate_here
+    from setpoint.model.pretrained.locate import locate_here, read_keys
 
     try:
         if not section.names_model_type:
