@@ -28,6 +28,8 @@ REFUSED = {
     "targets: ['^output']": "Set exclude to []",
     "exclude: [layers]": "leaves nothing to adapt",
     "train: [query]": "either adapted or fully trained, not both",
+    "train: [output]": "Valid: ^output",
+    "train: [lm_head]": "Valid: embedding.weight, norm.weight, output.weight",
     "fused_projections: split": "no adapted module combines several projections",
     "dropout: 0.1, exclude: [], targets: [output]": "is not applied to output",
     "merge: {every: 2 epochs}": "merges are counted in steps",

@@ -61,7 +61,7 @@ def test_version_is_printed(cli: CommandLine) -> None:
 
 
 def test_mistyped_commands_are_answered_with_the_nearest(cli: CommandLine) -> None:
-    lines = ["tran tiny", "--hlep", "help tain", "Check tiny", "''"]
+    lines = ["tran tiny", "--hlep", "help tain", "Check tiny", "chat runs/a", "''"]
     compare("cli/mistyped_commands", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
 
 

@@ -208,10 +208,14 @@ def test_stop_tokens_by_id_and_by_text(chat: Trained) -> None:
 def test_a_prompts_file_may_hold_conversations(chat: Trained, tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     asked = [{"role": "user", "content": "3 + 3?"}]
-    rows = [{"messages": [*asked, {"role": "assistant", "content": "?"}]}, {"prompt": "3 + 3?"}]
+    tools = [{"type": "function", "function": {"name": "add"}}]
+    rows = [
+        {"messages": [*asked, {"role": "assistant", "content": "?"}], "tools": tools},
+        {"prompt": "3 + 3?"},
+    ]
     file.write_text("\n".join(map(json.dumps, rows)))
     first, second = answers(chat.run, prompts_file=file)
-    assert (first.messages, first.text, second.messages) == (asked, "six", None)
+    assert (first.messages, first.tools, second.messages) == (asked, tools, None)
     assert second.prompt == "3 + 3?"
     first, second = answers(chat.run, prompts_file=file, chat=Chat())
     assert (first.text, second.text, second.messages) == ("six", "six", asked)
@@ -270,6 +274,7 @@ def test_an_adapter_goes_with_its_tokenizer_and_template(tmp_path: Path) -> None
     export = ExportTask(path=tmp_path / "peft", adapter=True)
     infer(inference(run, export=export))
     assert (tmp_path / "peft" / "tokenizer.json").is_file()
+    assert len({file.stat().st_mode for file in (tmp_path / "peft").iterdir()}) == 1
     assert (tmp_path / "peft" / "chat_template.jinja").read_text() == NAMED["chatml"]
 
 

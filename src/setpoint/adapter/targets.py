@@ -351,9 +351,13 @@ def _train_problems(
             yield problem
     adapted = {target.site.weight for target in targets}
     names = [parameter.name for parameter in parameters]
-    yield from unmatched("train", config.train, names, "parameters of the model", SHOWN)
+    free = [name for name in names if name not in adapted | quantized]
+    free.sort(key=lambda name: "layers." in name)  # few are outside the layers
     for index, pattern in enumerate(config.train):
         matching = [name for name in names if matches([pattern], name)]
+        if not matching:
+            population = "parameters that are neither adapted nor quantized"
+            yield matches_nothing(f"train.{index}", pattern, free, population, SHOWN)
         for name in [name for name in matching if name in quantized][:1]:
             yield Problem(
                 f"train.{index}",
@@ -362,10 +366,12 @@ def _train_problems(
                 hint="Exclude its layer with quantize.exclude, or train fewer parameters.",
             )
         for name in [name for name in matching if name in adapted][:1]:
+            anchored = f"^{pattern}" if any(matches([f"^{pattern}"], n) for n in free) else ""
             yield Problem(
                 f"train.{index}",
                 f"matches {name}, which is adapted: a weight is either adapted or fully trained, "
                 f"not both",
+                valid=(anchored,) if anchored else (),
                 also=("targets",),
                 hint="Exclude its module with exclude, or train fewer parameters.",
             )

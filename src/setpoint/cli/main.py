@@ -77,6 +77,15 @@ ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
 """Commands that run on several ranks."""
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 """First words of two-word commands."""
+OTHER_WORDS = {
+    "chat": "generate RUN --chat",
+    "finetune": "train",
+    "merge": "export RUN DIRECTORY",
+    "plot": "compare RUN... --plot FILE",
+    "resume": "train RUN",
+    "tokenize": "data prepare",
+}
+"""Commands of other programs, and what does the same here."""
 FAILED, WRONG = 1, 2
 QUIT = "quit in the debugger"
 TRACEBACK = "--traceback"
@@ -202,6 +211,8 @@ def _dispatch(words: list[str]) -> int:
         if later and name.startswith("-"):
             raise SetpointError(f"the command must come first: setpoint {later} ... {name} ...")
         meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
+        if name in OTHER_WORDS:
+            meant = f" That is setpoint {OTHER_WORDS[name]}."
         group = f"{name.partition(' ')[0]} "
         listed = [known for known in COMMANDS if known.startswith(group)] or COMMANDS
         raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(listed)}")

@@ -31,7 +31,7 @@ class GeneratedText:
         tokens: number of generated tokens, without a stop token.
         finish: `"stop token"`, `"stop text"` or `"length"`.
         stopped_by: the stop token or stop string.
-        messages: messages of a conversation; None for a text.
+        messages, tools: messages and tools of a conversation; None for a text.
     """
 
     prompt: str
@@ -41,6 +41,7 @@ class GeneratedText:
     finish: str
     stopped_by: str | None = None
     messages: list[dict[str, Any]] | None = None
+    tools: list[Any] | None = None
 
 
 def continue_prompts(
@@ -160,6 +161,7 @@ def _continue_group(
                 finish,
                 by,
                 prompt.messages,
+                prompt.tools,
             )
         )
     return texts

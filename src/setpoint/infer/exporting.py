@@ -96,7 +96,13 @@ def export_job(job: Inference, place: Place, loaded: LoadedModel | None) -> tupl
                 record = load_record(Job, str(place.directory)).values
                 options["base"] = record["model"].get("pretrained")
             options["dtype"] = DType(section.dtype).torch()
-            return write_peft(model, job.adapter, section.path, tokenizer=directory, **options), []
+            path = write_peft(model, job.adapter, section.path, tokenizer=directory, **options)
+            quantize = job.adapter.quantize
+            return path, [] if quantize is None else [
+                f"{path} was trained on a base in {type(quantize).__setpoint__.tag}: on the dense "
+                "base it computes other logits; an export with the adapter merged has the base of "
+                "training"
+            ]
         if job.adapter is not None:
             assert isinstance(model, nn.Module)
             merge_all(model)

@@ -33,7 +33,7 @@ class Prompt:
 
     Arguments:
         pieces: the text, with its control tokens separate.
-        messages: messages of a conversation; None for a text.
+        messages, tools: messages and tools of a conversation; None for a text.
         is_whole: whether nothing is added before the prompt.
         ids: the tokens, if they are not made from text.
     """
@@ -42,6 +42,7 @@ class Prompt:
     messages: list[dict[str, Any]] | None = None
     is_whole: bool = True
     ids: tuple[int, ...] | None = None
+    tools: list[Any] | None = None
 
     @property
     def text(self) -> str:
@@ -136,10 +137,11 @@ def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat
     """
     messages = conversation.messages
     if chat is None or not chat.system or messages[0]["role"] in ("system", "developer"):
-        return Prompt(template.prompt(conversation), messages)
+        return Prompt(template.prompt(conversation), messages, tools=conversation.tools)
     messages = [{"role": "system", "content": chat.system}, *messages]
     try:
-        return Prompt(template.prompt(Conversation(messages, (), conversation.tools)), messages)
+        pieces = template.prompt(Conversation(messages, (), conversation.tools))
+        return Prompt(pieces, messages, tools=conversation.tools)
     except RowError as error:
         with suppress(RowError):
             template.prompt(conversation)

@@ -121,7 +121,9 @@ def test_a_run_with_new_tokens_is_what_transformers_loads(
     adapter = "adapter={type: lora, rank: 2, train: [embedding, ^output]}"
     frozen = ours(tmp_path, weights, "adapter=lora")
     (caution,) = verify(frozen, ("files",)).cautions
-    assert caution.code == "added-tokens-frozen"
+    assert (caution.code, caution.valid) == ("added-tokens-frozen", ("[^embedding, ^output]",))
+    tied = ours(tmp_path, base(tmp_path / "tied", "llama tied"), "adapter=lora")
+    assert verify(tied, ("files",)).cautions[0].valid == ("[^embedding]",)
     job = ours(tmp_path, weights, adapter, "optimizer.lr=0.1")
     assert not verify(job, ("files",)).cautions
     run = train(job)

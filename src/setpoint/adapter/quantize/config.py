@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil, gcd, inf, log
 from typing import Final, Literal
 
-from setpoint.config import RUNTIME, Caution, Config, Problem, dead, field, rule
+from setpoint.config import RUNTIME, Caution, Config, Problem, dead, field, plural, rule
 from setpoint.shapes.parameter import Form
 from setpoint.shapes.patterns import matches, pattern_problems, unmatched
 
@@ -237,7 +237,7 @@ def quantize_problems(
     }
     if wrong:
         name, (rows, columns) = next(iter(wrong.items()))
-        more = f", nor those of {len(wrong) - 1} others" if len(wrong) > 1 else ""
+        more = f", nor those of {plural(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
         blocks = f"{size} x {size}" if config.rows > 1 else f"{size}"
         has_size = "group_size" in type(config).__setpoint__.fields
         yield Problem(

@@ -156,6 +156,10 @@ class Secret(Scalar):
         return repr(self)
 
 
+_PASSED: set[str] = set()
+"""The paths of objects that this program passed in; records of its runs may name them."""
+
+
 class ImportPath(Scalar):
     """The import path of a callable: `module.name`, or `module:Class.name` inside a class.
 
@@ -180,8 +184,10 @@ class ImportPath(Scalar):
     def __init__(self, target: str | Callable[..., Any], trusted: Sequence[str] = ()) -> None:
         self.base, self.trusted = None, tuple(trusted)
         self.text = _canonical(str(target)) if isinstance(target, str) else path_of(target)
-        # The object is imported already, so its module is allowed.
-        self.imported = None if isinstance(target, str) else self.module
+        # An object is imported already, so its module is allowed.
+        if not isinstance(target, str):
+            _PASSED.add(self.text)
+        self.imported = self.module if self.text in _PASSED else None
 
     @classmethod
     def read(cls, value: object) -> Self:

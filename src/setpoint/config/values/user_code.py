@@ -244,7 +244,7 @@ def not_allowed(name: str, modules: Sequence[str]) -> str:
     top = name.partition(".")[0].partition(":")[0]
     return (
         f"{name} must not be imported; allowed: {', '.join(modules) or 'no modules'}. If you "
-        f"trust it, allow it with --import {top} or in {VARIABLE}"
+        f"trust it, allow it with --import {top}, sp.allow_imports({top!r}) or in {VARIABLE}"
     )
 
 

@@ -668,8 +668,8 @@ def fitting_template(choice: str | None, where: str, facts: ChatFacts) -> ChatTe
         raise SetpointError(
             f"{where}: {title} writes {', '.join(missing)}, and {facts.title} has "
             f"{', '.join(known) or 'no such tokens'}.\nValid: a template that writes tokens of "
-            "this tokenizer, such as plain; a tokenizer that has these, as `setpoint tokenizer "
-            "train --template` makes it."
+            "this tokenizer, such as plain; tokenizer.added with these, for pretrained weights; "
+            "a tokenizer that has them, as `setpoint tokenizer train --template` makes it."
         )
     try:
         return ChatTemplate(source, title, facts.variables, facts.controls, as_text)

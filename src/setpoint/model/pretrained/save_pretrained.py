@@ -359,5 +359,8 @@ def publish(target: Path, write: Callable[[Path], Any]) -> None:
     try:
         with publishing(target, replace=True) as aside:
             write(aside)
+            mode = aside.stat().st_mode & 0o666
+            for file in aside.iterdir():  # the package safetensors shuts others out of its files
+                file.chmod(mode)
     except OSError as error:
         raise SetpointError(f"{target} cannot be written: {error.strerror or error}") from error

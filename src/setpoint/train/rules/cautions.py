@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from setpoint.config import Caution, SetpointError, rule
 from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.model.config import TransformerConfig
+from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
 from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
 from setpoint.train.config import limits_of
@@ -328,6 +328,13 @@ def packing_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
+def _rows_of_tokens(model: ModelConfig) -> tuple[str, ...]:
+    """The value of `adapter.train` for the matrices with a row per token."""
+    if not isinstance(model, TransformerConfig):
+        return ()
+    return ("[^embedding]",) if model.tie_embeddings else ("[^embedding, ^output]",)
+
+
 def _reaches_embedding(adapter: AdapterConfig) -> bool:
     if not adapter.can_be_searched:
         return True  # a bad pattern is reported elsewhere
@@ -365,7 +372,7 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
         "adapter.train",
         f"the rows of {size - rows} tokens that the weights lack keep their initial values: the "
         "adapter freezes the embedding",
-        valid=("[^embedding, ^output]",) if isinstance(job.model, TransformerConfig) else (),
+        valid=_rows_of_tokens(job.model),
         also=("model.pretrained", "tokenizer"),
     )
 
@@ -437,7 +444,7 @@ def model_cautions(job: Job) -> Iterator[Caution]:
             "adapter.train",
             f"the rows of {', '.join(added[:3])}{' ...' * (len(added) > 3)} keep their initial "
             "values: the adapter freezes the embedding",
-            valid=("[^embedding, ^output]",),
+            valid=_rows_of_tokens(model),
             also=("tokenizer.added",),
         )
     if model.mup is None:
