@@ -95,9 +95,9 @@ def _file(root: type[Config], name: str, start: int | None, notes: list[str]) ->
     notes += [f"{name} (schema {schema}): {note}" for note in tree.notes]
     lines: list[str] = []
     for number, (kind, path, value) in enumerate(tree.steps):
-        changed = "is removed"
+        changed = "was removed"
         if kind == "move":
-            changed = f"is {dotted(value)} now"
+            changed = f"was renamed to {dotted(value)}"
         elif kind == "put":
             changed = f"= {for_file(value)}"
         place = document.where(tree.old_path(path, number))

@@ -48,7 +48,7 @@ class ImportedName(Config, type="name", owner="setpoint.config.component_section
     """A callable passed as an argument without being called."""
 
     target: ImportPath = field()
-    """Its import path."""
+    """Import path of the callable."""
 
 
 COMPONENTS["name"] = ImportedName

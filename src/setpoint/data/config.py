@@ -108,7 +108,7 @@ class Loader(Config, role=RUNTIME):
 
 
 class Packing(Config, role=IDENTITY):
-    """How documents are arranged in the rows of training batches."""
+    """Packing of documents into the rows of training batches."""
 
     method: Literal["concatenate", "next_fit", "first_fit_decreasing", "none"] = derived()
     """Packing method. concatenate: one stream of documents, cut into rows; next_fit: whole
@@ -188,7 +188,7 @@ class Prepare(Config, role=RUNTIME):
 
 
 class Mixture(Config, role=IDENTITY):
-    """How the sources are mixed where they have weights."""
+    """Mixture of sources that have weights."""
 
     temperature: float = field(default=1.0, gt=0, lt=inf)
     """Temperature of the weights: shares are proportional to weight^(1/temperature); above 1 they
@@ -211,7 +211,7 @@ class MixturePhase(Config, role=IDENTITY):
     the phase before."""
 
     weights: dict[str, float] = field(factory=dict)
-    """Weight of sources by name; others keep their `data.sources.*.weight`."""
+    """Weights of sources by name; others keep their `data.sources.*.weight`."""
 
     lr_factor: float = field(default=1.0, ge=0, lt=inf)
     """Factor on the learning rate in this phase, on top of the schedule's."""

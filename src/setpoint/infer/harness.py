@@ -167,7 +167,7 @@ class Answers:
     def _likelihoods(
         self, parts: Sequence[tuple[Sequence[int], Sequence[int]]]
     ) -> list[Likelihood]:
-        """Likelihood of tokens after tokens, batched by length.
+        """Likelihood of each continuation after its context, batched by length.
 
         Model replicas divide the requests, and all ranks get all answers.
         """

@@ -224,7 +224,7 @@ class TransformerConfig(
     keys likewise."""
 
     qk_norm_pattern: tuple[bool, ...] = (True,)
-    """Which layers have QK-norm; the pattern repeats over the layers."""
+    """Layers with QK-norm, repeated over the layers: `false` for layers without."""
 
     qk_norm_weights: bool = True
     """Weights of QK-norm; false: RMS norm without weights (Llama 4's L2 norm)."""

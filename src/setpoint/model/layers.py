@@ -138,7 +138,7 @@ def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outpu
 
 
 def _is_conv1d(cls: type) -> bool:
-    """True for transformers' linear layer of that name."""
+    """True for the `Conv1D` layer of transformers, a transposed linear layer."""
     return cls.__name__ == "Conv1D" and cls.__module__.startswith("transformers.")
 
 

@@ -228,8 +228,8 @@ class TorchFT(Config, role=RUNTIME):
     """Number of this replica group; above 0, its run directory ends in -replica-N."""
 
     group_size: int = field(default=2, ge=1)
-    """Number of replica groups if all are alive; the micro-batches of a step are divided among
-    those that are."""
+    """Number of replica groups; the micro-batches of a step are divided among those that are
+    alive."""
 
     min_replica_size: int = field(default=1, ge=1)
     """Minimum number of replica groups for a step; with fewer, the step waits for others."""
@@ -315,7 +315,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
 
     expert_mesh_order: Literal["shard_major", "expert_major"] = "shard_major"
     """Order of the two dimensions of the expert mesh. shard_major: ranks that exchange tokens are
-    neighbours, those that shard one expert lie far apart; expert_major: the reverse."""
+    neighbours, those that shard one expert are far apart; expert_major: the reverse."""
 
     dispatch: Dispatch = field(factory=AllToAll)
     """Exchange of tokens with experts on other ranks."""
@@ -344,8 +344,8 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
     """Units, prefetch and offload of FSDP2."""
 
     init_device: Literal["device", "cpu"] = "device"
-    """Where weights are initialized. device: on the device, this rank's part only; cpu: in host
-    memory; they move once each rank has its part."""
+    """Initialization device. device: each rank's device, for its part only; cpu: host memory, from
+    which weights move once each rank has its part."""
 
     load_weights: Literal["every_rank", "broadcast"] = "every_rank"
     """How the files of model.pretrained are read. every_rank: each rank reads its own rows;

@@ -146,7 +146,7 @@ class Network(Config, role=RUNTIME):
     """
 
     bandwidth: float = field(gt=0, lt=inf)
-    """Bytes per second of one GPU in one direction, by the data sheet."""
+    """Bytes per second of one GPU in one direction, according to the data sheet."""
 
     latency: float = field(ge=0, lt=1)
     """Latency of one ring step in seconds."""

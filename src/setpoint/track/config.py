@@ -42,7 +42,7 @@ class Prometheus(
     port: int = field(default=9464, ge=0, le=65535)
     """Port; 0: any free port, which the run shows."""
     address: str = "127.0.0.1"
-    """Address to listen at; 0.0.0.0: all interfaces, reachable from the network."""
+    """Address to listen on; 0.0.0.0: all interfaces, reachable from the network."""
 
     @rule(cautions={OPEN_PORT: "the Prometheus endpoint can be reached from other machines"})
     def _check_address(self) -> Iterator[Caution]:

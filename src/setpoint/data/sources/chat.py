@@ -395,7 +395,7 @@ class ChatTemplate:
             return None
 
     def _tail(self, safe: Conversation, count: int, prompt: bool) -> str | None:
-        """Text after the last of the first messages."""
+        """Rendered text after the last of the first `count` messages."""
         messages, owners = _with_marks(safe.messages[:count])
         try:
             marked = self._render(messages, safe.tools, prompt)

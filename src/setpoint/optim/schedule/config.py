@@ -55,7 +55,7 @@ class ScheduleConfig(Config, owner="setpoint.optim.schedule.curves:build_schedul
 
     @property
     def lengths(self) -> list[Length]:
-        """All lengths, counted from the start of the run or of a part of it."""
+        """All lengths of the schedule, such as the warm-up."""
         return [self.rises_over]
 
     @property
@@ -110,7 +110,7 @@ class Warmed(Spanning):
     """Length of the linear warm-up."""
 
     warmup_from: float = field(default=0.0, ge=0, le=1)
-    """Warm-up start factor on the peak learning rate."""
+    """Learning rate at the start of the warm-up, as a fraction of the peak."""
 
     warmup_at: Literal["end", "start"] = "end"
     """Point of a step at which the warm-up is evaluated. end: the first step is one increment above
@@ -251,7 +251,7 @@ class Rex(Decaying, type="rex"):
 
 
 class Wsd(Decaying, type="wsd"):
-    """WSD: warm-up, stable, decay (Hu et al., 2024): the full rate until the run's last part."""
+    """WSD (warm-up, stable, decay; Hu et al., 2024): the peak rate until the final decay."""
 
     decay_length: Length = derived()
     """Decay length (cooldown) before the horizon. Default: a tenth of the horizon, at least 1

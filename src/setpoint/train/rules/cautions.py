@@ -202,7 +202,7 @@ def patience_cautions(job: Job) -> Iterator[Caution]:
             yield Caution(
                 code,
                 path,
-                f"{event} after {patience} evaluations without improvement, the first not counted, "
+                f"{event} after {patience} evaluations without improvement over an earlier one, "
                 f"but the run makes only {count} before its last step",
                 also=("evaluation.every", "duration"),
             )
