@@ -321,6 +321,13 @@ def test_weights_under_an_adapter_are_quantized(
     assert "exclude" not in adapter["quantize"]
 
 
+@pytest.mark.parametrize("name", ["neftune_noise_alpha", "noisy_embedding_alpha"])
+def test_noise_on_embeddings(tmp_path: Path, name: str) -> None:
+    document = read(tmp_path, f"{name}: 5\n")
+    assert document.data["model"]["embedding_noise"] == 5
+    assert kinds(document)["neftune_noise_alpha"] == "differs"
+
+
 def test_a_router_has_no_adapter(tmp_path: Path) -> None:
     document = read(tmp_path, "adapter: lora\nlora_target_modules: [up_proj, mlp.router]\n")
     assert kinds(document)["lora_target_modules"] == "differs"

@@ -212,7 +212,8 @@ SFT: list[tuple[dict[str, Any], dict[str, object]]] = [
     ({"packing": True, "assistant_only_loss": True, "fp16": True}, {
         "batch.sequence_length": 1024, "data.packing.method": "first_fit_decreasing",
         "data.sources.0.loss_on": "answers", "precision.compute": "fp16"}),
-    ({"use_flash_attention_2": True, "dataset_mixer": {"/data/rows": 1.0}}, {
+    ({"use_flash_attention_2": True, "dataset_mixer": {"/data/rows": 1.0},
+      "neftune_noise_alpha": 5}, {"model.embedding_noise": 5,
         "model.attention_backend": "flash_attention_2", "data.sources.0.paths.0": "/data/rows"}),
     ({"packing": True, "packing_strategy": "wrapped", "dataset_text_field": "body"}, {
         "data.packing.method": "concatenate", "data.sources.0.field": "body"}),

@@ -72,10 +72,6 @@ MIXED = (
 CASES: dict[str, tuple[str, ...]] = {
     "plain": (),
     "one backward pass a step": ("batch.accumulation=1",),
-    "batches that grow": (
-        "batch.accumulation=3",
-        f"batch.ramp={{start: {WORLD}, increment: {WORLD}, over: {48 * WORLD} tokens}}",
-    ),
     "clipping, z-loss, label smoothing": (
         "optimizer.clip_norm=0.1", "loss.z_loss=1e-3", "loss.label_smoothing=0.1",
     ),
@@ -154,6 +150,11 @@ CASES: dict[str, tuple[str, ...]] = {
                        "adapter.quantize.noise.alpha=0.5"),
     "weights in bf16 with masters": ("precision.params=bf16", "precision.compute=bf16",
                                      "precision.master=fp32"),
+    "noise on embeddings": ("model.embedding_noise=5",),
+    "noise on embeddings, uneven rows": (
+        "model.embedding_noise=5", "model.tie_embeddings=true", "data.packing.method=none",
+        "batch.sequence_length=256",
+    ),
 }  # fmt: skip
 ROUTERS = tuple(EXPERTS)
 # What changes how weights, gradients or rows of divided experts are treated.

@@ -17,6 +17,7 @@ from setpoint.interop.axolotl_data import convert_data
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of, listed_keys
 from setpoint.interop.transformers_trainer import (
     LINEAR,
+    NEFTUNE,
     convert_compilation,
     convert_optimizer,
     convert_peft,
@@ -55,6 +56,7 @@ KEYS = {
     "auto_resume_from_checkpoints": Key(None, "checkpoint.resume", {True: "auto"}, optional=True),
     "ddp_timeout": Key(None, "parallel.timeout", optional=True),
     "ddp_bucket_cap_mb": Key(None, "parallel.bucket_size", optional=True),
+    "neftune_noise_alpha": NEFTUNE,
     "save_first_step": Key(None, "checkpoint.at", {True: [1]}, optional=True),
     **listed_keys("axolotl"),
 }  # fmt: skip

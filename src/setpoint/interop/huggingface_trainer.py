@@ -17,6 +17,7 @@ from setpoint.interop import huggingface_sft as sft
 from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
 from setpoint.interop.transformers_trainer import (
     HUB,
+    NEFTUNE,
     convert_compilation,
     convert_optimizer,
     convert_recomputation,
@@ -53,7 +54,7 @@ KEYS = {
         max_grad_norm=1.0, lr_scheduler_type="linear", lr_scheduler_kwargs=None, warmup_steps=0.0,
         warmup_ratio=None),
     "label_smoothing_factor": Key(0.0, "loss.label_smoothing", optional=True),
-    "neftune_noise_alpha": Key(None, refused="no noise is added to embeddings (NEFTune)"),
+    "neftune_noise_alpha": NEFTUNE,
     # Precision, memory and compilation.
     **keys_of("", bf16=False, fp16=False),
     "bf16_full_eval": Key(False, refused="evaluation computes as training does"),

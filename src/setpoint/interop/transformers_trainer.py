@@ -15,7 +15,7 @@ from typing import Any, cast
 
 from setpoint.config import SetpointError
 from setpoint.config.files.read import read_file
-from setpoint.interop.dialect import Conversion
+from setpoint.interop.dialect import Conversion, Key
 
 HUB = "nothing is pushed to the hub while a run trains; `setpoint export` writes the model"
 OPTIMIZERS = {
@@ -36,6 +36,9 @@ QUANTIZED = {
 """Optimizers whose state is in 8 or 4 bits, by the variant with the same arithmetic."""
 
 
+NEFTUNE = Key(None, "model.embedding_noise", optional=True,
+    differs="scaled by the number of tokens in a row; in transformers, by its padded length",
+)  # fmt: skip
 PACKED = r"(.*\.)?experts\.\w+$"
 """Pattern of the names of packed experts."""
 NOT_PACKED = rf"(?!{PACKED})"

@@ -51,6 +51,10 @@ class ModelConfig(Config, rules=PRETRAINED_RULES):
     """Pretrained weights to start from: a directory (run, checkpoint, Hugging Face model) or Hub
     id; null: random initialization."""
 
+    embedding_noise: float = field(default=0.0, ge=0, lt=math.inf)
+    """Scale alpha of uniform noise on token embeddings in training (NEFTune; neftune_noise_alpha),
+    within +-alpha / sqrt(n * dim) for a row of n tokens; 0: none."""
+
 
 class NormConfig(Config):
     """Normalization layer; `norm_eps` of the model applies to all."""

@@ -252,6 +252,11 @@ class Transformer(nn.Module):
                 raise ValueError(f"position {last} is beyond the {rows} learned positions")
 
     @property
+    def token_embedding(self) -> nn.Embedding | None:
+        """See `setpoint.shapes.protocols.Embeds`."""
+        return self.embedding
+
+    @property
     def projection(self) -> Projection:
         """Projection of the final hidden states to logits."""
         matrix = self.embedding if self.config.tie_embeddings else self.output

@@ -124,7 +124,6 @@ def replay(
             _go_on_with_data(run, loop, checkpoint, saved)
             components.model.train()
             _take_steps(loop, step)
-            components.feed.accumulation = job.batch.accumulation_at(loop.position.step)
             shares = [(0, list(components.feed.take().batches))] if saved is None else saved.shares
         finally:
             components.feed.close()
@@ -248,6 +247,7 @@ def _run(
         for (noise, batches), counts in zip(shares, counted, strict=True):
             # Seeded as on each rank; one after another, gradients add up as over ranks.
             seed_step(seed, loop.position.step, noise)
+            components.begin_noise(loop.position.step)
             given = StepBatch(batches, counts, total_count(counts))
             losses += engine.forward_backward(given, total).losses
         return losses

@@ -520,6 +520,7 @@ def _stepping(
     engine: Any = build_engine(job, components)
     if is_fake:  # there are no numbers: zeros are finite, and signal no overflow and no stop
         engine.to_host = lambda numbers: lambda: [0.0] * len(numbers)
+        components.embedding_noise = None  # which is drawn for the tokens of each row
     total = total_count(step.counts)
 
     def window(name: str) -> AbstractContextManager[Any]:

@@ -93,6 +93,16 @@ class VocabularyDivisible(Protocol):
 
 
 @runtime_checkable
+class Embeds(Protocol):
+    """Model whose token embedding takes noise in training (model.embedding_noise)."""
+
+    @property
+    def token_embedding(self) -> nn.Embedding | None:
+        """Token embedding, called with (B, S) tokens; None in later pipeline stages."""
+        ...
+
+
+@runtime_checkable
 class HasUnits(Protocol):
     """Model that defines FSDP2 units around its layers."""
 

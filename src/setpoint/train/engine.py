@@ -123,10 +123,15 @@ class Engine:
         components, device = self.components, self.device
         losses, routing = torch.zeros(2, device=device), None
         by_source: Tensor | None = None
-        for number, (batch, count) in enumerate(zip(step.batches, step.counts, strict=True), 1):
-            batch = batch.to(device)
+        noise = components.embedding_noise
+        for number, (host_batch, count) in enumerate(
+            zip(step.batches, step.counts, strict=True), 1
+        ):
+            batch = host_batch.to(device)
             if self.divides_sequences:
                 batch = components.sequence.cut(batch)
+            if noise is not None:
+                noise.values = noise.draw(host_batch, batch.inputs.shape[1])
             weight_share = total.weight * count.tokens / total.tokens
             divisors: Sequence[float | Tensor] = (total.weight, total.targets, weight_share)
             if self.is_graph:  # which takes tensors, for any values
@@ -386,6 +391,8 @@ class PipelineEngine(Engine):
             )
             for batch in step.batches
         ]
+        noise, length = components.embedding_noise, batches[0].inputs.shape[1]
+        drawn = [] if noise is None else [noise.draw(batch, length) for batch in step.batches]
         routing: Routing | None = None
         by_source: Tensor | None = None
         loss = components.objective.loss
@@ -397,6 +404,8 @@ class PipelineEngine(Engine):
             batch, count = batches[number], step.counts[number]
             if x is not None:
                 batch = replace(batch, inputs=x)
+            elif noise is not None:
+                noise.values = drawn[number]
             span = self.span(f"forward of stage {stage.number}")
             with span, self.autocast, self.metrics:
                 output, auxiliary, chosen = self.objectives[stage](batch)
@@ -418,7 +427,7 @@ class PipelineEngine(Engine):
 
         rows, length = batches[0].inputs.shape
         with self.span("pipeline"), components.replicas.micro_batch(True):
-            self.pipeline.run((rows, length), len(batches), compute)
+            self.pipeline.run((rows, length), compute)
         self.pipeline.sum_shared()
         return Sums(losses, routing, by_source)
 

@@ -442,14 +442,11 @@ class Loop:
         if groups is not None:
             groups.begin(position.step)
             position = self.position  # which another group's state has moved
-        components.feed.accumulation = self.job.batch.accumulation_at(position.step)
-        if groups is not None:
             components.feed.divide(groups.rank, groups.size)
             data = components.feed.state_dict()
         replica = 0 if groups is None else groups.rank * components.world.size
         seed_step(self.job.seed, position.step, components.world.noise_rank + replica)
-        if components.noise is not None:
-            components.noise.step = position.step
+        components.begin_noise(position.step)
         lr = self.job.optimizer.lr * components.schedule.factor(position)
 
         # The mean is over the tokens of the whole step, so it does not depend on accumulation.

@@ -36,7 +36,7 @@ class Table(torch.nn.Module):
     def __init__(self, vocab_size: int, dropout: float, scale: float = 1.0) -> None:
         super().__init__()
         self.scale = scale
-        self.table = torch.nn.Embedding(vocab_size, vocab_size)
+        self.table = self.token_embedding = torch.nn.Embedding(vocab_size, vocab_size)
 
     def forward(self, tokens: torch.Tensor) -> torch.Tensor:
         return self.table(tokens) * self.scale
@@ -218,6 +218,9 @@ PRETRAINED_ROWS: dict[str, Row] = {
     "HuggingFaceConfig.overrides": ("model.overrides.n_layer=2", weights, THEIRS),
     "HuggingFaceConfig.attention_backend": ("model.attention_backend=eager", implementation,
         THEIRS),
+    "HuggingFaceConfig.embedding_noise": ("model.embedding_noise=9", learned, THEIRS),
+    "TransformerConfig.embedding_noise": ("model.embedding_noise=9", learned, ()),
+    "ImportedModel.embedding_noise": ("model.embedding_noise=9", learned, TABLE),
     "HuggingFaceConfig.max_sequence_length": ("model.max_sequence_length=64", context, THEIRS),
 }  # fmt: skip
 

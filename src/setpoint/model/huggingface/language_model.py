@@ -112,6 +112,12 @@ class HuggingFaceModel(nn.Module):
         return model.get_output_embeddings()
 
     @property
+    def token_embedding(self) -> Any:
+        """See `setpoint.shapes.protocols.Embeds`."""
+        model: Any = self.model
+        return model.get_input_embeddings()
+
+    @property
     def vocab_size(self) -> int:
         """Number of logits per position."""
         return self._hf_config.vocab_size

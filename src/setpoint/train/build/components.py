@@ -81,6 +81,7 @@ if TYPE_CHECKING:
     from setpoint.parallel.expert_ranks import ExpertRanks
     from setpoint.parallel.pipeline import Pipeline, Stage
     from setpoint.parallel.replica_groups import ReplicaGroups
+    from setpoint.train.embedding_noise import EmbeddingNoise
 
 
 Empty = Callable[[nn.Module, torch.device, torch.dtype], None]
@@ -117,6 +118,7 @@ class Components:
         spikes: policy for loss spikes; None if there is none.
         replica_groups: replica groups of torchft; None without torchft.
         noise: noise added to quantized weights; None if there is none.
+        embedding_noise: noise added to token embeddings; None if there is none.
     """
 
     world: World
@@ -132,6 +134,7 @@ class Components:
     compiled: Compiled | None = None
     pretrained: dict[str, Any] | None = None
     noise: StepNoise | None = None
+    embedding_noise: EmbeddingNoise | None = None
     sequence: SequenceParts = WHOLE
 
     tokenizer: Tokenizer = field(init=False)
@@ -174,6 +177,12 @@ class Components:
         if not self.feed.sampler.is_dealt or self.replica_groups is not None:
             return state
         return merged_state(self.world.all_of(state))
+
+    def begin_noise(self, step: int) -> None:
+        """Set the step whose noise is drawn: the number of completed steps."""
+        for noise in (self.noise, self.embedding_noise):
+            if noise is not None:
+                noise.step = step
 
     @property
     def device(self) -> torch.device:
@@ -230,10 +239,11 @@ def build_components(
             "with takes_documents = True."
         )
     _build_feeds(job, components, sampler)
+    size, epoch_rows = job.batch.global_size, components.train_data.epoch_rows
     components.schedule = LearningRate(
         job.schedule,
-        job.batch,
-        components.train_data.epoch_rows,
+        tokens_per_step=size * job.batch.sequence_length,
+        epochs_per_step=size / epoch_rows if epoch_rows else 0.0,
         phases=[
             (steps_before(phase.start, job.batch), phase.lr_factor) for phase in job.data.all_phases
         ],
@@ -315,6 +325,13 @@ def build_trained(
     world, device = components.world, components.device
     full, stages = build_model_parts(job, components, vocab_size, fresh, keys, empty)
     model, parallel = components.model, job.parallel
+    components.sequence = sequence_parts(parallel, world)
+    if alpha := job.model.embedding_noise:
+        from setpoint.train.embedding_noise import EmbeddingNoise
+
+        components.embedding_noise = EmbeddingNoise(
+            alpha, job.seed, model, device, components.sequence
+        )
     layers = layers_of(model)
     has_layers = bool(layers) or not stages  # the last stage may be only the output
     memory = job.memory
@@ -363,7 +380,6 @@ def build_trained(
         from setpoint.compile.compile_model import compile_step
 
         components.compiled = compile_step(job.compile, components.objective)
-    components.sequence = sequence_parts(parallel, world)
     if job.adapter is not None:
         from setpoint.adapter.quantize.weight import noise_of
 
@@ -563,15 +579,12 @@ def data_line(job: Job, components: Components) -> str:
         if corpora and not job.data.validation:
             lines += uneven_split(corpora, components.held_out.corpus, job.data.held_out)
     # An epoch is one pass over all windows, each of which is a sequence of a step.
-    epoch_rows, batch = components.train_data.epoch_rows, job.batch
-    for limit in job.duration.limits if epoch_rows else ():
-        assert epoch_rows is not None
+    per_epoch = (components.train_data.epoch_rows or 0) / job.batch.global_size
+    for limit in job.duration.limits if per_epoch else ():
         if limit.unit == "epochs":
-            steps = math.ceil(batch.steps_for(limit.count * epoch_rows))
-            notes.append(f"{limit.text} are {steps:,} steps")
+            notes.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")
         elif limit.unit in ("steps", "tokens"):
-            rows = limit.count / batch.sequence_length
-            if limit.unit == "steps":
-                rows = batch.sequences_before(int(limit.count))
-            notes.append(f"{limit.text} are {rows / epoch_rows:.3g} epochs")
+            tokens = job.batch.global_size * job.batch.sequence_length
+            steps = limit.count if limit.unit == "steps" else limit.count / tokens
+            notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
     return "\n".join(["; ".join(notes), *lines])

@@ -183,7 +183,6 @@ TIMING_OPTIONS = (
 """Inductor options that time kernels and select the fastest."""
 # Sections and fields that must be null or empty with parallel.engine = deepspeed.
 DEEPSPEED = {
-    "batch.ramp": "is initialized with one number of micro-batches per step",
     "optimizer.clip_value": "clips gradients by norm only: optimizer.clip_norm",
     "optimizer.frozen_spans": "updates all weights together and cannot freeze some of them for "
     "part of a run",
@@ -242,6 +241,9 @@ CONFLICTS = (
         path, "cannot trace quantization noise: its RNG is outside the graph", (valid,),
         ("adapter.quantize.noise",), "Or set adapter.quantize.noise to null.")
         for path, valid in (("compile.fullgraph", "false"), ("compile.scope", "block"))),
+    Conflict(lambda job: job.model.embedding_noise and job["compile.scope"] == "graph",
+        "compile.scope", "graph cannot trace embedding noise: its RNG is outside the graph",
+        ("block", "model"), ("model.embedding_noise",), "Or set model.embedding_noise to 0."),
     Conflict(lambda job: job.adapter.dropout and job.parallel.divides_matrices
         and not job.parallel.sequence_parallel,
         "adapter.dropout", "would drop the same inputs on all tensor-parallel ranks, whose random "
