@@ -59,7 +59,7 @@ def test_a_missing_permission_is_no_damage(tmp_path: Path) -> None:
 
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text()
 trees = st.recursive(
-    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=20
+    leaves, lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner), max_leaves=8
 )
 
 

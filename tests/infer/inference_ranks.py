@@ -42,7 +42,6 @@ TASKS = (
 LAYOUTS = {
     2: (
         (),
-        ("parallel.expert=2",),
         ("parallel.tensor=2", "parallel.expert=2", "generation.temperature=0"),
         ("parallel.pipeline=2",),
     ),

@@ -30,7 +30,7 @@ from ..train.small import small_job
 
 WORLD, STEPS = 2, 2
 COMMON = (f"duration={STEPS} steps", "model.dropout=0", "model.layers=4", "batch.accumulation=2")
-SHORT = (*COMMON, "model.layers=3")
+SHORT = (*COMMON, "model.layers=3", "evaluation.sequences=4")
 RANKS = (f"parallel.world_size={WORLD}", "batch.micro_size=1")
 SHARDED = (*RANKS, "parallel.shard=2")
 UNITS = "parallel.sharding.units=['layers.*feed_forward']"

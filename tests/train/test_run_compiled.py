@@ -42,7 +42,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "graph": ("compile.scope=graph",),
     "graph with experts": ("compile.scope=graph", "model.layers=1", "model.moe.experts=4"),
     "graph of packed documents": (
-        "compile.scope=graph", "data.packing.method=first_fit_decreasing",
+        "compile.scope=graph", "model.layers=1", "data.packing.method=first_fit_decreasing",
         "data.packing.isolate=true",
     ),
     "graph with checkpointing": (
@@ -225,7 +225,7 @@ def test_a_graph_that_must_be_whole_and_is_not(tmp_path: Path) -> None:
 
 def test_a_step_is_one_graph_whose_backward_is_one_node(tmp_path: Path) -> None:
     """Between the loss and the weights there is nothing but what was compiled."""
-    job = job_of(tmp_path, *AOT, "compile.scope=graph", "evaluation=null")
+    job = job_of(tmp_path, *AOT, "compile.scope=graph", "evaluation=null", "model.layers=1")
     components = build_components(job)
     step = components.feed.take()
     share = components.objective.share(step.batches[0], *torch.ones(3).unbind())
