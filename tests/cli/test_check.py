@@ -173,6 +173,16 @@ def test_the_expected_time_and_cost_of_a_step(cli: CommandLine) -> None:
     assert found["cost"]["money"] == pytest.approx(2 * found["cost"]["gpu_hours"])
 
 
+def test_a_run_whose_batch_grows_costs_its_sequences(cli: CommandLine) -> None:
+    words = "check small.toml --plan --gpu h100 --batch.global_size 8 --batch.micro_size 2 --json"
+    ramp = "--duration 10 --batch.ramp '{start: 2, increment: 6, over: 5 steps}'"
+    whole, grown = (json.loads(cli.ok(f"{words} {more}"))["expected"] for more in ("", ramp))
+    assert grown["seconds"] == whole["seconds"]  # of the full batch
+    assert grown["cost"]["steps"] == 10
+    # Five steps of a quarter, and five.
+    assert grown["cost"]["seconds"] == pytest.approx(6.25 * whole["seconds"])
+
+
 def test_what_cannot_be_expected_is_refused(cli: CommandLine) -> None:
     cli.file("notes.html", "mine")
     for words, found in {

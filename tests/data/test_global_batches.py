@@ -134,6 +134,30 @@ def test_a_resume_with_another_global_batch_continues_the_sequence(
     assert found == expected[:total]
 
 
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize("kind", [*KINDS, *STREAMS])
+def test_batches_may_grow_from_step_to_step(tmp_path: Path, kind: str, workers: int) -> None:
+    def feed(rank: int, ranks: int) -> Feed:
+        pair = streamed(kind, tmp_path, GLOBAL) if kind in STREAMS else stream_of(kind)
+        return Feed(
+            *pair, count, micro_size=1, accumulation=GLOBAL // ranks, data_rank=rank,
+            data_size=ranks, loader=WorkerOptions(workers * (ranks > 1)),
+        )  # fmt: skip
+
+    whole, feeds = feed(0, 1), [feed(rank, 3) for rank in range(3)]
+    expected = [row for _ in range(2) for row in rows_in(whole.take().batches)]
+    found: list[Any] = []
+    for number in (1, 1, 2, 3, 1):
+        taken: list[Sequence[Batch]] = []
+        for each in feeds:
+            each.accumulation = number
+            taken.append(each.take().batches)
+        found += [row for turn in zip(*taken, strict=True) for row in rows_in(turn)]
+    for each in (whole, *feeds):
+        each.close()
+    assert found == expected
+
+
 def rows_in(batches: Sequence[Batch]) -> list[Any]:
     rows: list[Any] = []
     for batch in batches:

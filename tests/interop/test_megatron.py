@@ -143,6 +143,45 @@ def test_a_warm_up_of_less_than_a_step_begins_at_a_rate_of_0(tmp_path: Path) -> 
     assert_rates(job, lambda step: factor(step, {"style": "cosine", "warmup": 1}), 1e-9)
 
 
+SAMPLED = PLAIN.replace("--train-iters 60", "--train-samples 1000")
+
+
+@pytest.mark.parametrize("ramp", [(2, 2, 90), (4, 6, 333), (8, 8, 40)])
+@pytest.mark.parametrize("style", ["cosine", "WSD"])
+def test_a_batch_that_grows_has_its_sizes_steps_and_rates(
+    tmp_path: Path, ramp: tuple[int, int, int], style: str
+) -> None:
+    """Of megatron/core/num_microbatches_calculator.py and the scheduler, which counts samples."""
+    start, increment, samples = ramp
+    more = f"--rampup-batch-size {start} {increment} {samples} --lr-warmup-samples 100 "
+    more += f"--min-lr 1e-4 --lr-decay-style {style} --lr-decay-samples 900 "
+    more += "--lr-wsd-decay-style linear --lr-wsd-decay-samples 300" if style == "WSD" else ""
+    document = read(tmp_path, more, SAMPLED)
+    assert "rampup-batch-size" not in kinds(document)
+    job = job_of(document, 1)
+    sizes, consumed = [], [0]
+    while consumed[-1] <= samples or 1000 - consumed[-1] >= 16:
+        reached = int(consumed[-1] / (samples / ((16 - start) // increment)))
+        sizes.append(16 if consumed[-1] > samples else start + reached * increment)
+        consumed.append(consumed[-1] + sizes[-1])
+    assert [job.batch.size_at(step) for step in range(len(sizes))] == sizes
+    assert job.total_steps() == len(sizes)
+    config = {"style": style, "warmup": 100, "end": 900, "least": 0.1, "part": 300, "wsd": "linear"}
+    assert_rates(job, lambda step: factor(consumed[step], config))
+
+
+def test_a_ramp_that_is_none(tmp_path: Path) -> None:
+    for words in ("2 2", "2 2 x", "2 0 9"):
+        (problem,) = read(tmp_path, f"--rampup-batch-size {words}", SAMPLED).problems
+        assert "a start, an increment and a number of samples" in problem.message
+    more = "--rampup-batch-size 2 2 90 --lr-decay-iters 60"
+    (problem,) = read(tmp_path, more, SAMPLED).problems
+    assert problem.path == "lr-decay-iters"
+    assert "ramp" not in read(tmp_path, "--rampup-batch-size 16 2 90", SAMPLED).data["batch"]
+    job = converted(tmp_path, "--rampup-batch-size 2 2 90", SAMPLED.replace("1000", "40"), 1)
+    assert str(job.duration) == "1280 tokens"
+
+
 def parameters(c: dict[str, Any]) -> int:
     """Megatron's number of parameters of a decoder."""
     dim, layers, heads = 64, 4, 4
@@ -324,9 +363,9 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert kinds(families)["inference-shards"] == "without effect"
     assert kinds(document)["mtp-num-layers"] == "refused"
     assert "num-layers" in str(document.problems[0].hint)
-    reported = kinds(read(tmp_path, "--log-throughput --rampup-batch-size 1 1 9"))
+    reported = kinds(read(tmp_path, "--log-throughput --rampup-batch-size 8 8 9"))
     assert reported["log-throughput"] == "without effect"
-    assert reported["rampup-batch-size"] == "refused"
+    assert reported["rampup-batch-size"] == "differs"  # since --train-iters is given
     ranks = "--tensor-model-parallel-size 2 --tp-comm-overlap --ddp-bucket-size 40000000"
     reported = kinds(read(tmp_path, ranks))
     assert reported["tp-comm-overlap"] == reported["ddp-bucket-size"] == "not converted"

@@ -72,6 +72,10 @@ MIXED = (
 CASES: dict[str, tuple[str, ...]] = {
     "plain": (),
     "one backward pass a step": ("batch.accumulation=1",),
+    "batches that grow": (
+        "batch.accumulation=3",
+        f"batch.ramp={{start: {WORLD}, increment: {WORLD}, over: {48 * WORLD} tokens}}",
+    ),
     "clipping, z-loss, label smoothing": (
         "optimizer.clip_norm=0.1", "loss.z_loss=1e-3", "loss.label_smoothing=0.1",
     ),

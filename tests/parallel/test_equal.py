@@ -16,7 +16,7 @@ from .equal_ranks import CASES as JOBS
 
 FEW = (
     "uneven rows", "experts with biases", "muon", "replicated parameters",
-    "a stream in the order of its file",
+    "a stream in the order of its file", "batches that grow",
 )  # fmt: skip
 
 

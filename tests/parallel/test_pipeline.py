@@ -27,14 +27,19 @@ V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
 splits = pytest.mark.skipif(
     any(Pipelining(schedule="zbv_zero_bubble")._check_torch()), reason="needs a newer torch"
 )
-CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses")
+CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses", "batches that grow")
 
 
 @splits
 def test_stages_train_what_one_rank_does() -> None:
-    cases = (*CASES[1:], "evaluated")
+    cases = (*CASES[1:3], "evaluated")
     said = compare(2, V_SHAPED, *cases)
     assert all(f"{case}, {V_SHAPED}: equal" in said for case in cases)
+
+
+def test_stages_follow_batches_that_grow() -> None:
+    shape = "pipeline=2,pipelining.schedule=1f1b"
+    assert f"{CASES[3]}, {shape}: equal" in compare(2, shape, CASES[3])
 
 
 def test_stages_draw_other_random_numbers(tmp_path: Path) -> None:
@@ -60,9 +65,9 @@ def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:
 
     pipeline: Any = object.__new__(Pipeline)
     pipeline.stages, pipeline.has_first, pipeline.has_last = [], True, True
-    pipeline.microbatches, pipeline._shape, pipeline._schedule = 2, (1, 1), Failing()
+    pipeline._built, pipeline._schedule = ((1, 1), 2), Failing()
     with pytest.raises(RunError) as caught:
-        pipeline.run((1, 1), None)
+        pipeline.run((1, 1), 2, None)
     assert caught.value is failure
 
 

@@ -101,15 +101,17 @@ def test_a_group_divides_its_part_of_the_rows_among_its_ranks() -> None:
     corpus = build_corpus([Document("a", bytes(range(250)) * 3)], ByteTokenizer(), side="train")
     windows = training_rows(corpus, 4)
 
-    def rows_of(rank: int, groups: int, group: int) -> list[int]:
+    def rows_of(rank: int, groups: int, group: int, counts: tuple[int, ...] = (4,)) -> list[int]:
         feed = Feed(
             windows, Sampler([RowOrder(windows, 5)]),
             lambda b: Count(b.tokens, b.tokens, 1.0),
             micro_size=1, accumulation=4, data_rank=rank, data_size=2,
         )  # fmt: skip
-        feed.divide(group, groups)
-        step = feed.take()
-        return [batch.inputs[0, 0].item() for batch in step.batches]
+        found: list[int] = []
+        for feed.accumulation in counts:
+            feed.divide(group, groups)
+            found += [batch.inputs[0, 0].item() for batch in feed.take().batches]
+        return found
 
     whole = [rows_of(rank, 1, 0) for rank in range(2)]
     parts = [rows_of(rank, 2, group) for group in range(2) for rank in range(2)]
@@ -117,6 +119,12 @@ def test_a_group_divides_its_part_of_the_rows_among_its_ranks() -> None:
     assert sorted(chain(*whole)) == sorted(chain(*parts))
     # A third group has no part of four micro-batches, and counts as far as the others do.
     assert [rows_of(rank, 3, 2) for rank in range(2)] == [[], []]
+    # A batch that grows: one of six parts, two of six, and so on.
+    grown = [rows_of(rank, 2, group, (1, 2, 6)) for group in range(2) for rank in range(2)]
+    assert [len(each) for each in grown] == [5, 5, 4, 4]
+    assert sorted(chain(*grown)) == sorted(
+        chain(*(rows_of(rank, 1, 0, (4, 4, 1)) for rank in range(2)))
+    )
 
 
 def test_a_part_of_a_tensor_is_for_the_same_part_alone() -> None:

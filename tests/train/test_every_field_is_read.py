@@ -79,6 +79,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     ),
     "rex, any precision, sliding": (
         "data.sources=[{type=questions, documents=200}]", "batch.sequence_length=32",
+        "batch.ramp={start=2, increment=2, over=1}",
         "schedule=rex", "optimizer=anyprecision_adamw", "precision.optimizer_state=bf16",
         'model.attention_pattern=["sliding"]', "model.layers=2",
         "model.rope_pattern=[true, false]", "model.attention_temperature.interval=4",

@@ -10,7 +10,7 @@ from setpoint.optim.schedule.config import Cosine, Moving, Plateau, ScheduleConf
 from setpoint.optim.schedule.curves import ScheduleTime
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 from setpoint.train.loop import Loop
 from setpoint.train.position import UNITS as EVERY
 from setpoint.train.position import LearningRate, Position, is_over
@@ -53,7 +53,8 @@ def position(step: int, epochs: float, tokens: int = 0) -> Position:
 
 
 def of(section: ScheduleConfig, tokens_per_update: int = 64) -> LearningRate:
-    return LearningRate(resolve(section), tokens_per_update)
+    batch = BatchConfig(global_size=1, sequence_length=tokens_per_update)
+    return LearningRate(resolve(section), resolve(Job(batch=batch)).batch)
 
 
 def test_by_tokens_few_tokens_move_little() -> None:

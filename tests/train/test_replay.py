@@ -127,7 +127,8 @@ def test_a_batch_kept_after_a_resume_is_reached_by_the_data_that_a_rollback_left
 def test_a_run_that_was_loaded_from_another_is_reached_from_its_start(tmp_path: Path) -> None:
     first = train(small_job(tmp_path, *FLAGS)).directory
     flags = (f"checkpoint.load={first}", "checkpoint.every=never", "name=second",
-             "duration=11 steps", "optimizer.frozen=['^embedding']")  # fmt: skip
+             "duration=11 steps", "optimizer.frozen=['^embedding']",
+             "batch.ramp={start: 2, increment: 2, over: 20 steps}")  # fmt: skip
     run = train(
         small_job(tmp_path, *FLAGS, *flags), directory=tmp_path / "runs" / "second"
     ).directory

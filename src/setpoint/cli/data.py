@@ -428,7 +428,7 @@ def _row_counts(data: JobData) -> dict[str, Any]:
     members = getattr(sequences, "members", (sequences,))
     notes = [note for member in members if (note := getattr(member, "note", ""))]
     rows = sequences.epoch_rows or 0
-    steps = rows / data.job.batch.global_size
+    steps = data.job.batch.steps_for(rows)
     return {"rows": rows, "steps": steps, "note": "; ".join(notes)}
 
 

@@ -449,7 +449,8 @@ class Feed:
     Arguments:
         sequences: maker of the rows planned by the sampler.
         count: function that counts the loss divisor of a micro-batch.
-        accumulation: micro-batches per step.
+        accumulation: micro-batches per step of all replica groups; assign another number to change
+            the next steps.
         data_rank, data_size: rank and number of the data-parallel processes.
         divides: whether `divide` will be called, so that this rank may take any rows of a step.
         loader: options of worker processes; by default there are none.
@@ -485,7 +486,7 @@ class Feed:
         self.accumulation = accumulation
         self.data_rank = data_rank
         self.data_size = data_size
-        self._all, self._within = accumulation, (data_rank, data_size)
+        self._within, self._taking = (data_rank, data_size), 1
         width = micro_size * data_size
         firsts = range(data_rank * micro_size, accumulation * width, width)
         local_rows = [first + row for first in firsts for row in range(micro_size)]
@@ -510,7 +511,7 @@ class Feed:
         self._epoch = epoch
 
     def divide(self, group: int, groups: int) -> None:
-        """Take only a part of the micro-batches of each step from now on.
+        """Take only a part of the micro-batches of the next step.
 
         The micro-batches are divided evenly among the largest possible number of groups; groups
         beyond that number get none, but advance like the others.
@@ -519,12 +520,11 @@ class Feed:
             group: index of this group among equally large groups of ranks.
         """
         rank, size = self._within
-        taking = max(divisor for divisor in range(1, groups + 1) if self._all % divisor == 0)
-        place = group * size + rank, taking * size
+        self._taking = max(n for n in range(1, groups + 1) if self.accumulation % n == 0)
+        place = group * size + rank, self._taking * size
         if place != (self.data_rank, self.data_size):
             self.close()  # what was made ahead has another shape
             self.data_rank, self.data_size = place
-            self.accumulation = self._all // taking
 
     def take(self) -> StepBatch:
         """Take this rank's batch for the next step, with its counts.
@@ -533,10 +533,11 @@ class Feed:
             RunError: a worker died, hangs, or could not make a row.
         """
         batches: tuple[Batch, ...] = ()
+        count = self.accumulation // self._taking
         if self.data_rank < self.data_size:
-            batches = tuple(self._next() for _ in range(self.accumulation))
+            batches = tuple(self._next() for _ in range(count))
         else:  # of a group beyond those that take micro-batches
-            for _ in range(self.accumulation):
+            for _ in range(count):
                 self._plan()
             self._epoch = self.sampler.epoch
         counts = tuple(self.count(batch) for batch in batches)

@@ -207,7 +207,6 @@ class Division:
                 world.device,
                 DType(job.weights.dtype).torch(),
                 DType(transfer).torch(),
-                microbatches=1,
             )
         config = job.parallel
         spans = config.expert_replicas < config.degrees["replicate"]

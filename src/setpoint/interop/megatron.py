@@ -7,8 +7,9 @@ a script takes from its own arguments or the environment need a decision.
 Formulas of Megatron-LM (core 0.15): data ranks = ranks / (tensor * pipeline * context); a step has
 global-batch-size sequences, or micro-batch-size per data rank. The schedule counts samples; the
 rate of step s, from 0, is s / W of the peak in a warm-up, then min + (max - min) times a curve of
-(s - W) / (D - W). Decay applies to tensors of two dimensions or more. Biases, learned
-positions, LayerNorm, GELU, tied embeddings and dropout of 0.1 are on unless turned off.
+(s - W) / (D - W). A ramp of the batch over R samples has made floor(n samples / R) of its n
+increments. Decay applies to tensors of two dimensions or more. Biases, learned positions,
+LayerNorm, GELU, tied embeddings and dropout of 0.1 are on unless turned off.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from setpoint.interop.dialect import Conversion, Dialect, phases_of
 from setpoint.interop.megatron_arguments import CORE, ENCODERS, FAMILIES, KEYS, LISTS, argument_of
 from setpoint.interop.megatron_model import convert_model
 from setpoint.interop.shell_script import number_of, read_arguments
+from setpoint.train.batch_ramp import BatchStage, stages_of
 
 PLACES = {"save": "runs", "tensorboard-dir": "tensorboard", "tokenizer-model": "./tokenizer"}
 """Substitutes for paths that are passed to the script at start."""
@@ -118,7 +120,11 @@ def _core_fields(c: Conversion) -> None:
 
 
 def _loop(c: Conversion) -> int | None:
-    """The batch, and the number of steps, from iterations or samples."""
+    """The batch, and the length of the run, from iterations or samples.
+
+    Returns:
+        the length in the unit of the schedule; see `_unit`.
+    """
     micro, size = c.number("micro-batch-size"), c.number("global-batch-size")
     if not micro:
         c.wrong("micro-batch-size", "given")
@@ -132,10 +138,15 @@ def _loop(c: Conversion) -> int | None:
         c.set("batch.sequence_length", length, "seq-length")
     else:
         c.wrong("seq-length", "given")
-    lengths = c.number("train-iters"), _steps(c, "train-tokens"), _steps(c, "train-samples")
-    total = min(filter(None, lengths), default=None)
-    end: list[str] = [f"{total} steps"] if total else []
-    if (stop := c.number("exit-interval")) and (not total or stop < total):
+    last = _ramp(c, size)
+    lengths = c.number("train-iters"), _length(c, "train-tokens"), _length(c, "train-samples")
+    total = steps = min(filter(None, lengths), default=None)
+    end: list[str] = [f"{total} {_unit(c)}"] if total else []
+    if total and last is not None and _unit(c) == "tokens":
+        more = total // c.number("seq-length") - last.sequences
+        steps = last.step + more // size
+        end = [f"{steps} steps"] if more >= 0 else end
+    if (stop := c.number("exit-interval")) and (not steps or stop < steps):
         end = [f"{stop} steps"]
         c.report("differs", "exit-interval", "the run ends there; another session would continue")
     if minutes := c.number("exit-duration-in-mins"):
@@ -149,11 +160,41 @@ def _loop(c: Conversion) -> int | None:
     return total
 
 
-def _steps(c: Conversion, key: str) -> int | None:
-    """Samples or tokens in a key, converted to steps of the global batch."""
+def _ramp(c: Conversion, size: int | None) -> BatchStage | None:
+    """The ramp of the batch size; its last stage, in samples."""
+    key = "rampup-batch-size"
+    words = [number_of(word) for word in c.value(key) or ()]
+    if not words:
+        return None
+    if len(words) != 3 or not all(isinstance(word, int) and word > 0 for word in words):
+        c.wrong(key, "a start, an increment and a number of samples, above 0")
+        return None
+    start, increment, samples = words
+    if not size or not c.number("seq-length"):
+        c.report("needs a decision", key, "it ends at a global batch: set it")
+        return None
+    if start == size:
+        return None
+    tokens = samples * c.number("seq-length")
+    c.set("batch.ramp", {"start": start, "increment": increment, "over": f"{tokens} tokens"}, key)
+    if c.number("train-iters"):
+        c.report("differs", key, "Megatron-LM accepts it only with train-samples")
+    return stages_of(start, increment, samples, 1, size)[-1]
+
+
+def _unit(c: Conversion) -> str:
+    """The unit of lengths in samples: tokens where samples are not proportional to steps."""
+    grows = "ramp" in c.data["batch"] and not c.number("train-iters")
+    return "tokens" if grows else "steps"
+
+
+def _length(c: Conversion, key: str) -> int | None:
+    """Samples or tokens in a key, converted to the unit of the schedule."""
     samples, size = c.number(key), c.number("global-batch-size")
     if samples and key.endswith("tokens"):
         samples //= c.number("seq-length") or 1
+    if samples and _unit(c) == "tokens":
+        return samples * c.number("seq-length")
     if samples and not size:
         c.report("needs a decision", key, "samples are steps of a global batch: set it")
     return samples // size if samples and size else None
@@ -375,16 +416,21 @@ def _optimizer(c: Conversion) -> None:
 
 def _schedule(c: Conversion, total: int | None) -> None:
     """Warm-up and decay to an absolute floor, in steps or samples."""
+    unit = _unit(c)
+    for key in ("lr-decay-iters", "lr-warmup-iters", "lr-wsd-decay-iters"):
+        if unit == "tokens" and c.number(key):
+            c.wrong(key, "given in samples, as train-samples is")
+            return
     names = {"constant": "constant", "linear": "linear", "cosine": "cosine",
              "inverse-square-root": "inverse_sqrt", "WSD": "wsd"}  # fmt: skip
     name, peak = c.choice("lr-decay-style", *names), c.number("lr")
-    end = c.number("lr-decay-iters") or _steps(c, "lr-decay-tokens")
-    end = end or _steps(c, "lr-decay-samples") or total
+    end = c.number("lr-decay-iters") or _length(c, "lr-decay-tokens")
+    end = end or _length(c, "lr-decay-samples") or total
     if name is None or not peak or not end:
         return
     fraction = c.number("lr-warmup-fraction")
-    warmup = c.number("lr-warmup-iters") or _steps(c, "lr-warmup-tokens")
-    warmup = warmup or _steps(c, "lr-warmup-samples") or 0
+    warmup = c.number("lr-warmup-iters") or _length(c, "lr-warmup-tokens")
+    warmup = warmup or _length(c, "lr-warmup-samples") or 0
     if fraction is not None:
         warmup = max(1, round(fraction * end))  # the rate of the first step is 0
     keys = [
@@ -399,24 +445,27 @@ def _schedule(c: Conversion, total: int | None) -> None:
         and c.choice("lr-wsd-decay-style", "exponential", "linear", "cosine", "minus_sqrt")
         == "exponential"
     ):
-        _exponential(c, warmup, end, floor, min(total or end, 100_000))
-        return
-    c.warm_up(f"{warmup} steps", *keys)
+        if unit == "steps":
+            _exponential(c, warmup, end, floor, min(total or end, 100_000))
+            return
+        text = "the rate decays by 1 - sqrt(t); in Megatron-LM, exponentially"
+        c.report("differs", "lr-wsd-decay-style", text)
+    c.warm_up(f"{warmup} {unit}", *keys)
     if warmup and (start := c.number("lr-warmup-init")):
         c.set("schedule.warmup_from", start / peak, "lr-warmup-init")
     if name == "constant":
         return
     c.set("schedule.floor", min(1.0, floor), "min-lr", "lr")
     names = (f"lr-decay-{unit}" for unit in ("iters", "tokens", "samples"))
-    c.set("schedule.horizon", f"{end} steps", *names, "train-iters")
+    c.set("schedule.horizon", f"{end} {unit}", *names, "train-iters")
     if name == "inverse-square-root":
         del c.data["schedule"]["horizon"]
-        c.set("schedule.timescale", f"{max(1, warmup)} steps", *keys)
+        c.set("schedule.timescale", f"{max(1, warmup)} {unit}", *keys)
         if floor:
             text = "the rate decays towards the floor; in Megatron-LM, it is clamped to it"
             c.report("differs", "min-lr", text)
     if name == "WSD":
-        part = c.number("lr-wsd-decay-iters") or _steps(c, "lr-wsd-decay-samples")
+        part = c.number("lr-wsd-decay-iters") or _length(c, "lr-wsd-decay-samples")
         curve = {"linear": "linear", "cosine": "cosine"}.get(
             c.value("lr-wsd-decay-style"), "one_minus_sqrt"
         )
@@ -424,13 +473,13 @@ def _schedule(c: Conversion, total: int | None) -> None:
             c.wrong("lr-wsd-decay-iters", "given with the style WSD")
             return
         keys = ("lr-wsd-decay-iters", "lr-wsd-decay-samples")
-        c.set("schedule.decay_length", f"{part} steps", *keys)
+        c.set("schedule.decay_length", f"{part} {unit}", *keys)
         c.set("schedule.decay", curve, "lr-wsd-decay-style")
 
 
 def _exponential(c: Conversion, warmup: int, end: int, floor: float, total: int) -> None:
     """WSD with the curve 2 * 0.5^t - 1, in phases."""
-    part = c.number("lr-wsd-decay-iters") or _steps(c, "lr-wsd-decay-samples")
+    part = c.number("lr-wsd-decay-iters") or _length(c, "lr-wsd-decay-samples")
     if not part:
         c.wrong("lr-wsd-decay-iters", "given with the style WSD")
         return

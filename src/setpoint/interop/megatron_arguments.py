@@ -7,7 +7,7 @@ Defaults of converted keys come from megatron/training/arguments.py at commit 00
 
 from __future__ import annotations
 
-from setpoint.interop.dialect import Key, alike, keys_of, listed_keys
+from setpoint.interop.dialect import Key, keys_of, listed_keys
 
 ENCODERS = "encoders, images and retrieval are not supported"
 LISTS = """
@@ -101,9 +101,9 @@ KEYS: dict[str, Key] = {
     "rotary-interleaved": Key(False,
         differs="rotated pairs are the halves of a head; in Megatron-LM, neighbours, which trains "
                 "the same"),
-    **alike("", "rampup-batch-size step-batch-size-schedule", Key(None,
-        refused="the batch size does not ramp up: set `batch` to the final size, and the rate "
-                "accordingly")),
+    "rampup-batch-size": Key(None),
+    "step-batch-size-schedule": Key(None,
+        refused="batches of the final size; they grow by equal increments: set batch.ramp"),
     "weight-decay-incr-style": Key("constant", refused="decay is constant"),
     "decoupled-min-lr": Key(None, differs="the floor is the same share of each group's rate"),
     "optimizer-cpu-offload": Key(False, "parallel.sharding.offload", optional=True,

@@ -124,6 +124,7 @@ def replay(
             _go_on_with_data(run, loop, checkpoint, saved)
             components.model.train()
             _take_steps(loop, step)
+            components.feed.accumulation = job.batch.accumulation_at(loop.position.step)
             shares = [(0, list(components.feed.take().batches))] if saved is None else saved.shares
         finally:
             components.feed.close()

@@ -161,7 +161,6 @@ class Pipeline:
     Arguments:
         group: the ranks of the pipeline.
         dtype, transfer: dtypes of the residual stream, and of transfers between stages.
-        microbatches: number of micro-batches per step.
         backward_pass: returns a context for backward passes of a kind: `full`, `input` or `weight`.
     """
 
@@ -173,12 +172,11 @@ class Pipeline:
         device: torch.device,
         dtype: torch.dtype,
         transfer: torch.dtype,
-        microbatches: int,
         backward_pass: Callable[[Any], AbstractContextManager[None]] = nullcontext,
     ) -> None:
         self.config, self.stages, self.group = config, list(stages), group
         self.device, self.dtype, self.transfer = device, dtype, transfer
-        self.microbatches, self.backward_pass = microbatches, backward_pass
+        self.backward_pass = backward_pass
         self.size = distributed.get_world_size(group)
         self.count = config.stages(self.size)
         self.places = ranks_of_stages(self.size, self.count, config.known.is_v)
@@ -190,23 +188,27 @@ class Pipeline:
         self.counted_elsewhere: list[str] = []
         """Names of local parameters that an earlier rank has as well."""
         self._shared: list[tuple[nn.Parameter, ProcessGroup]] = []
-        self._shape: tuple[int, int] | None = None
+        self._built: tuple[tuple[int, int], int] | None = None
         self._schedule: Any = None
         self._done: dict[Stage, int] = {}
 
     def run(
-        self, shape: tuple[int, int], compute: Callable[[Stage, int, Tensor | None], Tensor]
+        self,
+        shape: tuple[int, int],
+        count: int,
+        compute: Callable[[Stage, int, Tensor | None], Tensor],
     ) -> None:
         """Run the forward and backward passes of a step.
 
         Arguments:
             shape: (B, S) of every micro-batch.
+            count: number of micro-batches.
             compute: called with a stage, a micro-batch index and the (B, S, dim) residual stream
                 (None for the first stage); returns the residual stream, or in the last stage the
                 scalar from which the backward pass starts.
         """
-        if shape != self._shape:
-            self._schedule, self._shape = self._build(shape), shape
+        if self._built != (shape, count):
+            self._schedule, self._built = self._build(shape, count), (shape, count)
         self._done = dict.fromkeys(self.stages, 0)
 
         def call(stage: Stage, x: Tensor) -> Tensor:
@@ -218,7 +220,7 @@ class Pipeline:
 
         for stage in self.stages:
             stage.compute = call
-        numbers = torch.arange(self.microbatches)
+        numbers = torch.arange(count)
         target = {"target": numbers} if self.has_last else {}
         first = [numbers] if self.has_first else []
         try:
@@ -226,8 +228,8 @@ class Pipeline:
         except RuntimeError as error:
             raise _cause_of(error) from None
 
-    def _build(self, shape: tuple[int, int]) -> Any:
-        """Build a schedule for micro-batches of one shape."""
+    def _build(self, shape: tuple[int, int], count: int) -> Any:
+        """Build a schedule for a number of micro-batches of one shape."""
         from torch.distributed.pipelining import PipelineStage
         from torch.distributed.pipelining.schedules import get_schedule_class
 
@@ -260,7 +262,7 @@ class Pipeline:
         # The last stage returns its loss, already divided by the count of the whole step.
         return kind(
             stages if multi_stage else stages[0],
-            self.microbatches,
+            count,
             loss_fn=lambda share, number: share,
             scale_grads=False,
         )

@@ -52,7 +52,7 @@ def cost_of(
 
     Arguments:
         limits: limits of the duration, in steps and seconds; other units are ignored.
-        step: expected seconds per step.
+        step: expected seconds per step, in the mean.
         price: price per GPU-hour.
         power: watts per GPU.
 
@@ -183,8 +183,12 @@ def estimate_cost(
         SetpointError: the GPU has no peak for the format, or the run ends before its first step.
     """
     time = step_time(workload, topology, request.gpu, request.network, Kernels.of(job))
-    limits = limits_of(job.duration, job.batch)
-    cost = cost_of(limits, time.seconds, time.ranks, request.price, request.power)
+    limits, batch = limits_of(job.duration, job.batch), job.batch
+    seconds = time.seconds
+    if batch.ramp is not None and "steps" in limits:  # a smaller batch has fewer micro-batches
+        steps = int(limits["steps"])
+        seconds *= batch.sequences_before(steps) / (steps * batch.global_size)
+    cost = cost_of(limits, seconds, time.ranks, request.price, request.power)
     return CostEstimate(request, time, memory, cost, str(job.duration))
 
 

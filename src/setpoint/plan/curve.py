@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from math import ceil, isfinite
+from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError
@@ -112,25 +112,22 @@ class _Run:
     """
 
     def __init__(self, job: Job, steps: int | None) -> None:
-        section, tokens = job.schedule, job.batch.global_size * job.batch.sequence_length
+        section = job.schedule
         known = job.total_steps() if steps is None else steps
         limits = [*job.duration.limits, *(section.runs_over or job.duration).limits]
-        self.job = job
+        self.job, self.batch = job, job.batch
         self.unit = "steps" if known is not None else job.duration.limits[0].unit
         self.guessed = known is None
         self.steps = known if known is not None else self._guess()
-        # The extent of the run, and of a step, in each unit; assumed for epochs and seconds.
-        self.whole: dict[str, float] = {"steps": self.steps, "tokens": self.steps * tokens}
+        # The extent of the run in each unit; assumed for epochs and seconds.
+        self.sequences = self.batch.sequences_before(self.steps)
+        tokens = self.sequences * self.batch.sequence_length
+        self.whole: dict[str, float] = {"steps": self.steps, "tokens": tokens}
         for length in section.lengths:
             self.whole.setdefault(length.unit, 10 * length.count)
         for limit in reversed(limits):
             if limit.unit not in ("steps", "tokens"):
                 self.whole[limit.unit] = limit.count
-        exact = {"steps": 1, "tokens": tokens}
-        self.extent: dict[str, float] = {
-            unit: exact[unit] if unit in exact else whole / self.steps
-            for unit, whole in self.whole.items()
-        }
         self.length = job.duration if self.guessed else Duration(self.steps)
 
     def _guess(self) -> int:
@@ -144,13 +141,27 @@ class _Run:
         )
 
     def place(self, step: int) -> ScheduleTime:
-        begin = {
-            unit: step * self.extent[unit]
-            if unit in ("steps", "tokens")
-            else whole * step / self.steps
+        """The step's time, by the sequences before it and in it."""
+        before, size = self.batch.sequences_before(step), self.batch.size_at(step)
+        begin, extent = self._in_units(before, step), self._in_units(size, 1)
+        return ScheduleTime(begin, {**extent, "seconds": 0.0})
+
+    def _in_units(self, sequences: int, steps: int) -> dict[str, float]:
+        exact = {"steps": steps, "tokens": sequences * self.batch.sequence_length}
+        return {
+            unit: exact[unit] if unit in exact else whole * sequences / self.sequences
             for unit, whole in self.whole.items()
         }
-        return ScheduleTime(begin, {**self.extent, "seconds": 0.0})
+
+    def step_at(self, distance: float, unit: str) -> float:
+        """The step, with a fraction, that begins at a distance in a unit."""
+        if unit == "steps":
+            return distance
+        if unit == "tokens":
+            return self.batch.steps_for(distance / self.batch.sequence_length)
+        # None where a horizon is shorter than any float can be divided.
+        share = distance / self.whole[unit] if self.whole[unit] else inf
+        return self.batch.steps_for(share * self.sequences) if isfinite(share) else inf
 
     def notes(self) -> Iterator[str]:
         section = self.job.schedule
@@ -181,8 +192,7 @@ def _turns(job: Job, run: _Run) -> list[int]:
     turns = [measure(section.rises_over, unit, total, end)]
     if isinstance(section, Piecewise):
         turns += phase_ends(section, unit, total, end)
-    extent = run.extent[unit]  # none where a horizon is shorter than any float can be divided
-    steps = [turn / extent for turn in turns] if extent else []
+    steps = [run.step_at(turn, unit) for turn in turns]
     return [step for turn in steps if isfinite(turn) for step in (ceil(turn) - 1, ceil(turn))]
 
 

@@ -6,7 +6,16 @@ import os
 from collections.abc import Collection, Iterator
 from math import prod
 
-from setpoint.config import Config, MissingPathError, Need, Problem, chain_of, nearest, verify
+from setpoint.config import (
+    Config,
+    MissingPathError,
+    Need,
+    Problem,
+    chain_of,
+    nearest,
+    plural,
+    verify,
+)
 from setpoint.config.draft.walk import steps
 from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
@@ -75,14 +84,20 @@ def preflight(
         elsewhere: the job is for another machine; see `leave_out_paths`.
     """
     batch = job.batch
-    tokens = batch.global_size * batch.sequence_length
     ranks = job.parallel.data_ranks
     facts: dict[str, int | str] = {
         "run directory": run_directory_of(job) if job.seed is not None else UNNAMED,
         "duration": str(job.duration),
         "batch": batch_equation(batch.global_size, batch.micro_size, batch.accumulation, ranks),
-        "tokens per step": tokens,
+        "tokens per step": batch.global_size * batch.sequence_length,
     }
+    if batch.ramp is not None:
+        first, *middle, last = batch.stages
+        shown = middle if len(middle) < 4 else middle[:1]
+        sizes = [f"{stage.size} after {stage.step} steps" for stage in (*shown, last)]
+        if shown != middle:
+            sizes.insert(1, "...")
+        facts["batch ramp"] = ", ".join([plural(first.size, "sequence"), *sizes])
     # Presets that compile are for machines with GPUs.
     compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
     report = Preflight(job, facts, verify(job, needs), compiles=compiles, elsewhere=elsewhere)

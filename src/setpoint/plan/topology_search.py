@@ -506,6 +506,8 @@ def search_space(
             "--world-size N is missing or 1: a layout divides a job among GPUs\nValid: 2 or "
             "more; `setpoint check --plan --gpu` estimates the step of one GPU"
         )
+    if batch.ramp is not None:
+        raise SetpointError("batch.ramp: the search plans steps of one size\nValid: null")
     for field, is_used in (("engine", parallel.uses_deepspeed), ("torchft", parallel.torchft)):
         if is_used:
             raise SetpointError(

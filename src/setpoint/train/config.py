@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ from setpoint.precision.config import Precision
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import TrainingResilience
 from setpoint.track.config import Tracking
+from setpoint.train.batch_ramp import BatchRamp, BatchStage, stages_of
 from setpoint.train.evaluation.config import Evaluation
 from setpoint.units import Duration, Length
 
@@ -66,9 +68,45 @@ class BatchConfig(Config):
     sequence_length: int = field(default=256, ge=1)
     """Sequence length (context length) in tokens."""
 
+    ramp: BatchRamp | None = None
+    """Batch size ramp: smaller batches in the first steps; null: the same size in every step."""
+
     def sizes_match(self, ranks: int) -> bool:
         """True if the global size is the product of the others."""
         return self.micro_size * self.accumulation * ranks == self.global_size
+
+    @property
+    def stages(self) -> tuple[BatchStage, ...]:
+        """The global batch sizes of the run; a single one without a ramp."""
+        ramp = self.ramp
+        if ramp is None:
+            return (BatchStage(0, 0, self.global_size),)
+        row_tokens = self.sequence_length if ramp.over.unit == "tokens" else None
+        over = int(ramp.over.count)
+        return stages_of(ramp.start, ramp.increment, over, row_tokens, self.global_size)
+
+    def size_at(self, step: int) -> int:
+        """Sequences in a step, counted from 0."""
+        return self._stage_of(step).size
+
+    def accumulation_at(self, step: int) -> int:
+        """Micro-batches of each rank in a step, counted from 0."""
+        return self.accumulation * self.size_at(step) // self.global_size
+
+    def sequences_before(self, step: int) -> int:
+        """Sequences in the first `step` steps."""
+        stage = self._stage_of(step)
+        return stage.sequences + (step - stage.step) * stage.size
+
+    def steps_for(self, sequences: float) -> float:
+        """Number of steps, with a fraction, that read a number of sequences."""
+        stages = self.stages
+        first = stages[bisect_right(stages, sequences, key=lambda stage: stage.sequences) - 1]
+        return first.step + (sequences - first.sequences) / first.size
+
+    def _stage_of(self, step: int) -> BatchStage:
+        stages = self.stages
+        return stages[bisect_right(stages, step, key=lambda stage: stage.step) - 1]
 
 
 def solve_batch(
@@ -77,11 +115,13 @@ def solve_batch(
     accumulation: int | None,
     ranks: int,
     groups: int = 1,
+    ramp: BatchRamp | None = None,
 ) -> tuple[int, int, int]:
     """Complete the three sizes.
 
     Arguments:
         groups: replica groups, which divide the micro-batches of a step.
+        ramp: its sizes are multiples of the micro-batches of all ranks, too.
 
     Sizes that do not divide evenly are rounded down; `Job` then reports the mismatch.
     """
@@ -92,7 +132,10 @@ def solve_batch(
             micro_size, accumulation = micro_size or 1, accumulation or groups
             global_size = micro_size * accumulation * ranks
     if micro_size is None:
-        micro_size = max(1, global_size // ((accumulation or groups) * ranks))
+        least = global_size
+        if ramp is not None and accumulation is None:
+            least = math.gcd(ramp.start, ramp.increment)
+        micro_size = max(1, least // ((accumulation or groups) * ranks))
     if accumulation is None:
         accumulation = max(1, global_size // (micro_size * ranks))
     return global_size, micro_size, accumulation
@@ -112,7 +155,7 @@ def limits_of(duration: Duration, batch: BatchConfig) -> dict[str, float]:
     limits = {limit.unit: limit.count for limit in duration.limits}
     tokens = limits.pop("tokens", None)
     if tokens is not None:
-        steps = -(-int(tokens) // (batch.global_size * batch.sequence_length))
+        steps = math.ceil(batch.steps_for(-(-int(tokens) // batch.sequence_length)))
         limits["steps"] = min(steps, limits.get("steps", steps))
     return limits
 
@@ -121,7 +164,7 @@ def steps_before(start: Length, batch: BatchConfig) -> int:
     """Number of steps in a length given in steps or tokens, counting tokens as full batches."""
     if start.unit == "steps":
         return int(start.count)
-    return math.ceil(start.count / (batch.global_size * batch.sequence_length))
+    return math.ceil(batch.steps_for(-(-int(start.count) // batch.sequence_length)))
 
 
 NAME = r"[A-Za-z0-9][A-Za-z0-9_.\-]*"
@@ -300,6 +343,7 @@ class Job(
             batch.accumulation if is_set(batch, "accumulation") else None,
             self.parallel.data_ranks,
             1 if self.parallel.torchft is None else self.parallel.torchft.group_size,
+            batch.ramp,
         )
 
     def total_steps(self) -> int | None:

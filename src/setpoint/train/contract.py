@@ -34,7 +34,7 @@ from setpoint.data.tokenizers.config import BYTES_VOCABULARY
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.model.parameters import parameters_of
 from setpoint.precision.config import LossScale
-from setpoint.train.config import Job
+from setpoint.train.config import BatchConfig, Job
 from setpoint.train.run_status import FINISHED, lengthened_from, run_status
 from setpoint.units import Duration
 
@@ -406,18 +406,19 @@ def _shrinks(recorded: object, job: Job) -> bool:
 
     A limit in a unit that the record lacks is allowed.
     """
-    tokens_per_update = job.batch.global_size * job.batch.sequence_length
-    before = _in_tokens(Duration.read(recorded), tokens_per_update)
-    now = _in_tokens(job.duration, tokens_per_update)
+    before = _in_tokens(Duration.read(recorded), job.batch)
+    now = _in_tokens(job.duration, job.batch)
     return any(now[unit] < before[unit] for unit in now if unit in before)
 
 
-def _in_tokens(duration: Duration, tokens_per_update: int) -> dict[str, float]:
+def _in_tokens(duration: Duration, batch: BatchConfig) -> dict[str, float]:
     limits: dict[str, float] = {}
     for limit in duration.limits:
         steps = limit.unit == "steps"
         unit = "tokens" if steps else limit.unit
-        count = limit.count * tokens_per_update if steps else limit.count
+        count = limit.count
+        if steps:
+            count = batch.sequences_before(int(count)) * batch.sequence_length
         limits[unit] = min(count, limits.get(unit, count))
     return limits
 

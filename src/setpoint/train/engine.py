@@ -427,7 +427,7 @@ class PipelineEngine(Engine):
 
         rows, length = batches[0].inputs.shape
         with self.span("pipeline"), components.replicas.micro_batch(True):
-            self.pipeline.run((rows, length), compute)
+            self.pipeline.run((rows, length), len(batches), compute)
         self.pipeline.sum_shared()
         return Sums(losses, routing, by_source)
 

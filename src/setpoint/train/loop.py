@@ -442,6 +442,8 @@ class Loop:
         if groups is not None:
             groups.begin(position.step)
             position = self.position  # which another group's state has moved
+        components.feed.accumulation = self.job.batch.accumulation_at(position.step)
+        if groups is not None:
             components.feed.divide(groups.rank, groups.size)
             data = components.feed.state_dict()
         replica = 0 if groups is None else groups.rank * components.world.size

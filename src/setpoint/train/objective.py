@@ -284,7 +284,6 @@ def build_pipeline(job: Job, world: World, model: nn.Module, stages: Sequence[St
         world.device,
         dtype,
         transfer,
-        job.batch.accumulation,
         nullcontext if job.compile is None else backward_pass,
     )
     pipeline.compare(model)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from setpoint.optim.config import FrozenSpan
     from setpoint.optim.schedule.config import ScheduleConfig
     from setpoint.shapes.scoring import Score
+    from setpoint.train.config import BatchConfig
 
 UNITS = ("steps", "tokens", "epochs", "seconds")
 
@@ -82,8 +83,7 @@ class LearningRate:
     current epoch. The time that a step will take is unknown, so it counts as 0.
 
     Arguments:
-        tokens_per_step: tokens in a full batch.
-        epochs_per_step: the fraction of an epoch in a full batch.
+        epoch_rows: sequences in an epoch; None: unknown.
         phases: first step and factor of each phase of the data, in increasing order of steps.
         merge: merges of an adapter, after which the rate may rise again.
     """
@@ -91,17 +91,16 @@ class LearningRate:
     def __init__(
         self,
         section: ScheduleConfig,
-        tokens_per_step: int,
-        epochs_per_step: float = 0.0,
+        batch: BatchConfig,
+        epoch_rows: int | None = None,
         phases: Sequence[tuple[int, float]] = (),
         merge: Merge | None = None,
     ) -> None:
         self.curve: Any = section.build()
         self.by = section.moved_by
-        self.tokens_per_step = tokens_per_step
+        self.batch, self.epoch_rows = batch, epoch_rows
         self.phases = tuple(phases)
         self.merge = merge
-        self.extent = {"steps": 1, "tokens": tokens_per_step, "epochs": epochs_per_step}
         # The current epoch and the position of its first step; none before the first.
         self.epoch, self.began = -1, Position()
 
@@ -124,9 +123,11 @@ class LearningRate:
                 self.epoch, self.began = epoch, position
             position = self.began
         begin: dict[str, float] = {unit: position.in_unit(unit) for unit in UNITS}
+        size, length = self.batch.size_at(position.step), self.batch.sequence_length
         if self.by == "tokens":
-            begin["steps"] = position.tokens / self.tokens_per_step
-        return ScheduleTime(begin, self.extent)
+            begin["steps"] = self.batch.steps_for(position.tokens / length)
+        epochs = size / self.epoch_rows if self.epoch_rows else 0.0
+        return ScheduleTime(begin, {"steps": 1, "tokens": size * length, "epochs": epochs})
 
     def observe(self, scores: Mapping[str, Score]) -> None:
         """Record the scores of an evaluation that was due; only a plateau uses them."""

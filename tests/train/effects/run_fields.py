@@ -40,6 +40,11 @@ def portions(job: Job) -> tuple[int, tuple[int, ...]]:
     return job.batch.accumulation, tuple(build_components(job).feed.take().batches[0].inputs.shape)
 
 
+def rows_read(job: Job) -> list[int]:
+    """Sequences of each step."""
+    return [result.tokens // job.batch.sequence_length for result in updates(job)]
+
+
 def deterministic(job: Job) -> bool:
     """PyTorch's deterministic mode during the job."""
     with settings_of(job):
@@ -228,6 +233,9 @@ STOP = (*STILL, "evaluation.early_stopping.patience=2")
 LEARNS = (*EVERY, "evaluation.early_stopping.patience=1", "optimizer.lr=1e-3", "duration=8 steps")
 ACCURACY = ("evaluation.accuracy=true",)
 BEST = "evaluation.best"
+RAMP = "batch.ramp={start: 2, increment: 2, over: 40 tokens}"
+ONE_ROW = ("batch.micro_size=1", "batch.accumulation=4")
+ONE_MORE = "batch.ramp.increment=1"
 
 
 ROWS: dict[str, Row] = {
@@ -247,6 +255,10 @@ ROWS: dict[str, Row] = {
     "BatchConfig.micro_size": ("batch.micro_size=4", portions, (), (2, (4, 16))),
     "BatchConfig.accumulation": ("batch.accumulation=3", portions, (), (3, (2, 16))),
     "BatchConfig.sequence_length": ("batch.sequence_length=8", portions, (), (2, (2, 8))),
+    "BatchConfig.ramp": (RAMP, rows_read, (), [2, 2, 4, 4]),
+    "BatchRamp.start": ("batch.ramp.start=1", rows_read, (RAMP, *ONE_ROW, ONE_MORE), [1, 2, 4, 4]),
+    "BatchRamp.increment": (ONE_MORE, rows_read, (RAMP, *ONE_ROW), [2, 3, 4, 4]),
+    "BatchRamp.over": ("batch.ramp.over=1 steps", rows_read, (RAMP,), [2, 4, 4, 4]),
     "Evaluation.every": ("evaluation.every=1 steps", logged),
     "Evaluation.sequences": ("evaluation.sequences=3", logged),
     "Evaluation.baselines": ("evaluation.baselines=true", summarized, (), True),

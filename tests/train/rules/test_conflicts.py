@@ -44,6 +44,7 @@ MET: tuple[tuple[str, ...], ...] = (
     ("precision.tf32=true", "deterministic=true", "parallel.device=cuda"),
     (*ZERO, "resilience.spike={}"),
     (*ZERO, "adapter={type=lora, rank=2}"),
+    (*ZERO, "batch.accumulation=2", "batch.ramp={start: 4, increment: 4, over: 9}"),
     ("adapter={type=relora, rank=2}", "checkpoint.save_frozen=false"),
     (*ZERO, "optimizer.frozen_spans=[{pattern=embedding, stop=2}]"),
     ("adapter={type=qlora, rank=2}", "precision.float8={}", "precision.compute=bf16"),

@@ -239,11 +239,10 @@ def build_components(
             "with takes_documents = True."
         )
     _build_feeds(job, components, sampler)
-    size, epoch_rows = job.batch.global_size, components.train_data.epoch_rows
     components.schedule = LearningRate(
         job.schedule,
-        tokens_per_step=size * job.batch.sequence_length,
-        epochs_per_step=size / epoch_rows if epoch_rows else 0.0,
+        job.batch,
+        components.train_data.epoch_rows,
         phases=[
             (steps_before(phase.start, job.batch), phase.lr_factor) for phase in job.data.all_phases
         ],
@@ -579,12 +578,15 @@ def data_line(job: Job, components: Components) -> str:
         if corpora and not job.data.validation:
             lines += uneven_split(corpora, components.held_out.corpus, job.data.held_out)
     # An epoch is one pass over all windows, each of which is a sequence of a step.
-    per_epoch = (components.train_data.epoch_rows or 0) / job.batch.global_size
-    for limit in job.duration.limits if per_epoch else ():
+    epoch_rows, batch = components.train_data.epoch_rows, job.batch
+    for limit in job.duration.limits if epoch_rows else ():
+        assert epoch_rows is not None
         if limit.unit == "epochs":
-            notes.append(f"{limit.text} are {math.ceil(limit.count * per_epoch):,} steps")
+            steps = math.ceil(batch.steps_for(limit.count * epoch_rows))
+            notes.append(f"{limit.text} are {steps:,} steps")
         elif limit.unit in ("steps", "tokens"):
-            tokens = job.batch.global_size * job.batch.sequence_length
-            steps = limit.count if limit.unit == "steps" else limit.count / tokens
-            notes.append(f"{limit.text} are {steps / per_epoch:.3g} epochs")
+            rows = limit.count / batch.sequence_length
+            if limit.unit == "steps":
+                rows = batch.sequences_before(int(limit.count))
+            notes.append(f"{limit.text} are {rows / epoch_rows:.3g} epochs")
     return "\n".join(["; ".join(notes), *lines])

@@ -121,7 +121,7 @@ def phases_of(job: Job) -> list[Shares]:
     phases = [Shares(0, shares_of(list(weights.values()), temperature))]
     for phase in job.data.all_phases:
         shares = list((weights | phase.weights).values())
-        first = steps_before(phase.start, job.batch) * job.batch.global_size
+        first = job.batch.sequences_before(steps_before(phase.start, job.batch))
         phases.append(Shares(first, shares_of(shares, temperature)))
     return phases
 
@@ -159,7 +159,7 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
     steps = job.total_steps()
     if steps is None or not isinstance(sequences, MixedSequences):
         return None
-    rows, members = steps * job.batch.global_size, sequences.members
+    rows, members = job.batch.sequences_before(steps), sequences.members
     phases = phases_of(job)
     if job.data.mixture.by == "tokens":
         if job.data.streams:
@@ -185,18 +185,19 @@ def planned_in_words(job: Job, sequences: Sequences) -> str | None:
 
 def _require_rows(job: Job, limits: Sequence[int | None]) -> None:
     """Refuse a run that needs more rows than the epochs of its sources allow."""
-    steps, size, phases = job.total_steps(), job.batch.global_size, phases_of(job)
+    steps, phases = job.total_steps(), phases_of(job)
     count = planned_rows(phases, limits).total
     # Each part of a plan with phases may be off by one row per source; the rest is found later.
     tolerance = 0 if len(phases) == 1 else len(limits) * (len(limits) + len(phases))
     if len(phases) > 1 and job.data.mixture.by == "tokens":
         return  # rows of different sources have different numbers of tokens
-    if steps is not None and steps * size > count + tolerance:
+    needed = 0 if steps is None else job.batch.sequences_before(steps)
+    if needed > count + tolerance:
         raise SetpointError(
             f"data.sources: `epochs` allows {count:,.0f} sequences of the sources with a weight "
-            f"in this phase, but {steps:,} steps of {size} take {steps * size:,}.\n"
-            f"Valid: duration up to {count // size:.0f} steps, more epochs, or epochs = null for a "
-            "source."
+            f"in this phase, but {steps:,} steps take {needed:,}.\n"
+            f"Valid: duration up to {int(job.batch.steps_for(count))} steps, more epochs, or "
+            "epochs = null for a source."
         )
 
 

@@ -25,6 +25,7 @@ MOST_OTHER_TOKENS = 0.1
 CAUTIONS = {
     "fp32-without-tf32": "fp32 matrix products on a GPU are several times slower than in TF32",
     "float8-without-compile": "float8 is slower than bf16 without compile",
+    "ramp-longer-than-run": "the run ends before its batches have their full size",
     "warmup-longer-than-run": "the warm-up is as long as the run or longer",
     "warmup-longer-than-horizon": "the warm-up ends after the learning-rate curve",
     "saved-only-at-the-end": "a long run saves no checkpoint before its end",
@@ -115,6 +116,20 @@ def warmup_cautions(job: Job) -> Iterator[Caution]:
         )
 
 
+@rule(when=lambda job: job.batch.ramp is not None, cautions=CAUTIONS)
+def ramp_cautions(job: Job) -> Iterator[Caution]:
+    """A batch size ramp that outlasts the run."""
+    steps, last = job.total_steps(), job.batch.stages[-1]
+    if steps is not None and last.step >= steps:
+        yield Caution(
+            "ramp-longer-than-run",
+            "batch.ramp.over",
+            f"batches reach {last.size} sequences after {last.step} steps, and the run ends after "
+            f"{steps}",
+            also=("duration", "batch.global_size"),
+        )
+
+
 @rule(when=lambda job: job.checkpoint.save and job.total_steps() is not None, cautions=CAUTIONS)
 def checkpoint_cautions(job: Job) -> Iterator[Caution]:
     """Checkpoints that are saved too late, or at other steps than evaluations."""
@@ -185,9 +200,10 @@ def patience_cautions(job: Job) -> Iterator[Caution]:
     section, steps = job.evaluation, job.total_steps()
     if section is None or steps is None or section.every.unit not in ("steps", "tokens"):
         return
-    per_step = job.batch.global_size * job.batch.sequence_length
     # An evaluation after the last step is too late, and the first is always the best so far.
-    trained = (steps - 1) * (per_step if section.every.unit == "tokens" else 1)
+    trained = steps - 1
+    if section.every.unit == "tokens":
+        trained = job.batch.sequences_before(trained) * job.batch.sequence_length
     count = int(trained // section.every.count) + section.before_training
     stopping, schedule = section.early_stopping, job.schedule
     late: list[tuple[str, str, str, int]] = []

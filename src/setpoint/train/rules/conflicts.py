@@ -183,6 +183,7 @@ TIMING_OPTIONS = (
 """Inductor options that time kernels and select the fastest."""
 # Sections and fields that must be null or empty with parallel.engine = deepspeed.
 DEEPSPEED = {
+    "batch.ramp": "is initialized with one number of micro-batches per step",
     "optimizer.clip_value": "clips gradients by norm only: optimizer.clip_norm",
     "optimizer.frozen_spans": "updates all weights together and cannot freeze some of them for "
     "part of a run",

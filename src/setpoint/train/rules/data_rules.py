@@ -22,6 +22,7 @@ from setpoint.data.tokenizers.config import HuggingFace, TokenIds
 from setpoint.loss.config import CrossEntropy, tokens_named
 from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
+from setpoint.train.batch_ramp import MOST_STAGES
 from setpoint.train.config import batch_equation, steps_before
 from setpoint.train.rules.model_rules import known_vocabulary, tokenizer_needs
 from setpoint.units import Duration
@@ -78,6 +79,50 @@ def sum_problems(job: Job) -> Iterator[Problem]:
         valid=[str(size) for size in nearest_multiples(batch.global_size, step)],
         also=also,
     )
+
+
+@rule(
+    when=lambda job: job.batch.ramp is not None and job.batch.sizes_match(job.parallel.data_ranks)
+)
+def ramp_problems(job: Job) -> Iterator[Problem]:
+    """Sizes of a ramp that miss the global batch size or that ranks cannot divide."""
+    batch, ramp, ranks = job.batch, job.batch.ramp, job.parallel.data_ranks
+    assert ramp is not None
+    factors = {"micro": batch.micro_size, "ranks": ranks}
+    if job.parallel.torchft is not None:
+        factors["groups"] = job.parallel.torchft.group_size
+    portion, growth = prod(factors.values()), batch.global_size - ramp.start
+    product = " * ".join(f"{size} ({name})" for name, size in factors.items())
+    indivisible = f"sequences cannot be divided by {portion} = {product}"
+    also = ("batch.global_size", "batch.micro_size", "parallel.world_size")
+    if ramp.start % portion or growth <= 0:
+        sizes = nearest_multiples(min(ramp.start, batch.global_size - 1), portion)
+        why = indivisible if ramp.start % portion else "sequences are not fewer than after the ramp"
+        yield Problem(
+            "batch.ramp.start",
+            f"{ramp.start} {why}",
+            valid=[str(size) for size in sizes if size < batch.global_size],
+            also=also,
+        )
+        return
+    if growth > ramp.increment * MOST_STAGES:
+        yield Problem(
+            "batch.ramp.increment",
+            f"makes more than {MOST_STAGES:,} sizes",
+            valid=[str(-(-growth // MOST_STAGES // portion) * portion)],
+            also=also,
+        )
+    elif growth % ramp.increment or ramp.increment % portion:
+        why = indivisible
+        if not ramp.increment % portion:
+            why = f"sequences do not divide the {growth} between start and batch.global_size"
+        parts = nearest_divisors(growth // portion, ramp.increment // portion)
+        yield Problem(
+            "batch.ramp.increment",
+            f"{ramp.increment} {why}",
+            valid=[str(part * portion) for part in parts],
+            also=("batch.ramp.start", *also),
+        )
 
 
 @rule(when=lambda job: bool(job.data.all_phases))

@@ -309,6 +309,19 @@ def batch_problems(job: Job) -> Iterator[Problem]:
             valid=[str(number) for number in valid],
             also=("batch.micro_size", "batch.global_size", "parallel.pipelining.schedule"),
         )
+        return
+    for stage in job.batch.stages[:-1]:
+        count = job.batch.accumulation_at(stage.step)
+        problem = pipelining.batch_problem(ranks, count)
+        if problem is not None:
+            yield Problem(
+                "batch.ramp.increment" if stage.step else "batch.ramp.start",
+                f"{count} micro-batch{'es' * (count != 1)} per step after {stage.step} steps: "
+                f"{problem[0]}",
+                also=("batch.micro_size", "parallel.pipelining.schedule"),
+                hint=f"Nearest valid numbers: {', '.join(map(str, problem[1]))}.",
+            )
+            return
 
 
 @rule(
