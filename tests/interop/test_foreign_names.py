@@ -276,6 +276,7 @@ def test_what_may_have_been_forgotten_is_an_import() -> None:
         ("--zero_stage=2", "--parallel.engine deepspeed"),
         ("--stack=graph", "--compile.scope graph"),
         ("--pipeline_parallel_size=2", "parallel.pipeline"),
+        ("--rampup_batch_size=16", "--batch.ramp"),
     ],
 )
 def test_what_has_no_counterpart_is_said_to_have_none(flag: str, word: str) -> None:
