@@ -247,6 +247,12 @@ def test_runs_skips_and_goes_on(cli: CommandLine) -> None:
         assert [row["runs"] for row in means] == [2, 2]
         first, second = (row[f"evaluation.held_out_loss{column}"] for row in means)
         assert first < second
+    drawn = cli.ok("compare runs/sweep-small --over seed --chart --metric train.mean_loss")
+    assert {"lr=0.001", "lr=0.003"} == {line.split()[-1] for line in drawn.splitlines()[-2:]}
+    # The folder of a point stands for its run.
+    for words in ("evaluate {}", "checkpoint list {} --json", "runs goodput {} --json"):
+        run = points[1]["run"]
+        assert cli.ok(words.format(folder)).replace(folder, run) == cli.ok(words.format(run))
 
 
 def test_an_interrupted_sweep_saves_and_goes_on(cli: CommandLine, forks: Forks) -> None:

@@ -8,12 +8,14 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.config.record.record import ABSENT, leaf_table
+from setpoint.report.table import Table
 from setpoint.sweep.comparison import (
     ComparedRun,
     average,
     comparison,
     differing,
     entries,
+    groups_over,
     read_metrics,
 )
 from setpoint.sweep.run_metrics import RunMetrics
@@ -38,6 +40,10 @@ def test_only_what_differs_is_shown(tmp_path: Path) -> None:
     assert table.rows == [["seed=1", 1, 3, 2.5, 2.5], ["seed=2", 2, ABSENT, ABSENT, ABSENT]]
 
 
+def mean(table: Table, over: str, notes: list[str]) -> Table:
+    return average(table, groups_over(table, over, ["seed"]), notes)
+
+
 def test_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     losses = {1: 2.0, 2: 2.5, 3: 3.6}
     runs = [
@@ -46,22 +52,20 @@ def test_the_mean_and_deviation_over_seeds(tmp_path: Path) -> None:
     ]
     loss = "evaluation.held_out_loss"
     notes: list[str] = []
-    table = average(comparison(runs, [loss]), "seed", ["seed"], notes)
+    table = mean(comparison(runs, [loss]), "seed", notes)
     assert table.columns == ["runs", loss, f"{loss}.std"]
-    ((count, mean, std),) = table.rows
-    assert (count, mean) == (3, pytest.approx(2.7))
+    ((count, loss_mean, std),) = table.rows
+    assert (count, loss_mean) == (3, pytest.approx(2.7))
     assert std == pytest.approx((1.34 / 2) ** 0.5)
     diverged = entry(tmp_path, 4, {"kind": "evaluation", "step": 3, "held_out_loss": math.nan})
-    ((count, *values),) = average(
-        comparison([*runs, diverged], [loss]), "seed", ["seed"], notes
-    ).rows
+    ((count, *values),) = mean(comparison([*runs, diverged], [loss]), "seed", notes).rows
     assert count == 4 and all(map(math.isnan, values))
     runs.append(entry(tmp_path, 4))
-    assert average(comparison(runs, [loss]), "seed", ["seed"], notes).rows[0][1:] == [mean, std]
+    assert mean(comparison(runs, [loss]), "seed", notes).rows[0][1:] == [loss_mean, std]
     assert notes == [f"{loss}: not recorded by seed=4, so the mean is of 3 runs"]
     for over in ("sed", "run", "step", loss):
         with pytest.raises(SetpointError, match=r"--over .* in which the runs differ\."):
-            average(comparison(runs, []), over, ["seed"], [])
+            mean(comparison(runs, []), over, [])
 
 
 def test_derived_values_and_places_are_left_out(tmp_path: Path) -> None:

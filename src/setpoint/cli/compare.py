@@ -23,6 +23,8 @@ from setpoint.sweep.comparison import (
     comparison,
     differing,
     entries,
+    groups_over,
+    mean_and_deviation,
     read_metrics,
 )
 from setpoint.sweep.run_metrics import EVALUATION, TRAINING_LOSS, MetricPath, require
@@ -40,7 +42,6 @@ MAX_VALUES = 10
     Option(
         "--over COLUMN",
         "Average runs that differ only in this value, such as seed; .std is the deviation.",
-        excludes="--chart --plot",
     ),
     Option("--chart", "Draw the first metric in the terminal as well.", excludes="--json --csv"),
     Option("--plot FILE", "Draw the first metric into a .png or .svg file as well."),
@@ -79,13 +80,17 @@ def compare(arguments: Arguments) -> int:
         notes.append(f"nothing to compare: {same}there are no metrics")
     if (order := arguments.value("--sort")) is not None:
         order = _column(result, order, runs)
+    plotted = [(run.label, [run]) for run in runs]
     if (over := arguments.value("--over")) is not None:
-        result = average(result, over, {path for run in runs for path in run.values}, notes)
+        grouped = groups_over(result, over, {path for run in runs for path in run.values})
+        groups = ([runs[number] for number in group] for group in grouped.groups)
+        plotted = [*zip(grouped.labels(result), groups, strict=True)]
+        result = average(result, grouped, notes)
     if order is not None:
         result.sort(order, arguments.has("--reverse"))
     plot = None
     if path is not None or arguments.has("--chart"):
-        plot = _plot(runs, result, arguments)
+        plot = _plot(plotted, result, arguments)
     if not any(map(arguments.has, ("--all", "--csv", "--json"))):
         _hide_values(result, runs, order, notes)
     if plot is not None and path is not None:
@@ -147,7 +152,9 @@ def _column(result: Table, name: str, runs: list[ComparedRun]) -> str:
     return path.name
 
 
-def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:
+def _plot(groups: list[tuple[str, list[ComparedRun]]], result: Table, arguments: Arguments) -> Plot:
+    """A plot with a curve or point for each group, of the means of its runs."""
+    runs = [run for _, group in groups for run in group]
     metrics = [run.metrics for run in runs]
     losses = [n for n in ("evaluation.held_out_loss", TRAINING_LOSS) if n in result.columns]
     paths = {name: MetricPath.parse(name) for name in arguments.values("--metric")[:1] or losses}
@@ -158,13 +165,20 @@ def _plot(runs: list[ComparedRun], result: Table, arguments: Arguments) -> Plot:
         # A single evaluation at the end is not a curve; use the training loss.
         curves = [n for n, path in paths.items() if any(len(m.curve(path)) > 1 for m in metrics)]
         name = (curves or [name])[0]
-        series = [Series(run.label, run.metrics.curve(paths[name])) for run in runs]
+        series: list[Series] = []
+        for label, group in groups:
+            first, *others = (dict(run.metrics.curve(paths[name])) for run in group)
+            steps = [step for step in first if all(step in other for other in others)]
+            means = ((s, mean_and_deviation([c[s] for c in (first, *others)])[0]) for s in steps)
+            series.append(Series(label, [*means]))
         return Plot(f"{name} over the steps", "step", name, series)
-    points = [
-        (value, y)
-        for value, run in zip(_numbers(x, runs), runs, strict=True)
-        if value is not None and (y := run.metrics.value(paths[name])) is not None
-    ]
+    numbers, points = iter(_numbers(x, runs)), list[tuple[float, float]]()
+    for _, group in groups:
+        pairs = [(next(numbers), run.metrics.value(paths[name])) for run in group]
+        known = [(value, y) for value, y in pairs if value is not None and y is not None]
+        if known:
+            xs, ys = (mean_and_deviation(values)[0] for values in zip(*known, strict=True))
+            points.append((xs, ys))
     if not points:
         raise SetpointError(f"there is nothing to draw: no run has both {x} and {name} as numbers")
     return Plot(f"{name} over {x}", x, name, [Series("runs", sorted(points))], lines=False)

@@ -536,7 +536,11 @@ def run_directory_given(source: str | None) -> str | None:
 
 
 def run_path(word: str, arguments: Arguments) -> str:
-    """The path of a run on a command line: as given, or of the run of a preset or file."""
+    """The path of a run on a command line: as given, or of the run of a preset, file or point."""
+    from setpoint.sweep.sweep_record import is_point, run_of_point
+
+    if is_point(word):
+        return str(run_of_point(word))
     if (os.path.exists(word) and not names_file(word)) or kind_of(word) != OTHER:
         return word
     prepare(arguments)

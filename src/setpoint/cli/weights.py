@@ -21,6 +21,7 @@ from setpoint.cli.source import (
     open_record,
     open_source,
     prepare,
+    run_path,
     runs_of_name,
     set_ranks_of_degrees,
     trained_run,
@@ -103,8 +104,8 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         _refuse_what_is_over(job, arguments)
         path, _ = checkpoint_and_run(source)
     elif kind == RUN:
-        path = source
-        _refuse_another_model(path, job, _sampling_seed(job, arguments))
+        path = run_path(source, arguments)
+        _refuse_another_model(source, job, _sampling_seed(job, arguments))
         _refuse_what_is_over(job, arguments)
     else:
         path = trained_run(job, source)

@@ -174,7 +174,7 @@ def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = T
         # In a subnormal range, a dot would have no height.
         figure.set_x_limits(min_=0, max_=right if right > TINY else 1)
         figure.set_y_limits(min_=0, max_=1.05 * top if top > TINY else 1)
-    text: str = figure.show(legend=True)
+    text: str = figure.show(legend=True).replace("()", "  ")  # an axis without a name
     return "\n".join([plot.title, *(line.rstrip() for line in text.splitlines())])
 
 

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from math import isfinite, nan
 from pathlib import Path
 from statistics import fmean, stdev
-from typing import Any
+from typing import Any, NamedTuple
 
 from setpoint.config import (
     ABSENT,
@@ -22,7 +22,15 @@ from setpoint.config.record.record import compare
 from setpoint.files import MANIFEST
 from setpoint.report.table import Table
 from setpoint.sweep.run_metrics import STEP, TRAINING_LOSS, MetricPath, RunMetrics, require
-from setpoint.sweep.sweep_record import POINTS, SWEEP_FILE, WAITING, is_point, read_record_of
+from setpoint.sweep.sweep_record import (
+    POINTS,
+    SWEEP_FILE,
+    WAITING,
+    is_point,
+    read_record_of,
+    run_in,
+    run_of_point,
+)
 from setpoint.track.run_directory import is_run_directory
 
 WHERE = ("name", "experiment", "workspace")
@@ -87,9 +95,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
         path = path.parent
     if (path / SWEEP_FILE).is_file():
         for point in read_record_of(path):
-            # The folder may have been moved or copied with its contents.
-            run = path / Path(point["run"]).name
-            run = run if run.is_dir() else Path(point["run"])
+            run = run_in(path, point["run"])
             if is_run_directory(run):
                 yield ComparedRun(point["name"], str(run), run)
             else:
@@ -99,7 +105,10 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
                 )
                 reason = "not started yet" if point["status"] == WAITING else reason
                 notes.append(f"{point['name']}: {reason} ({run})")
-    elif is_point(path) or (path / MANIFEST).is_file():
+    elif is_point(path):
+        run = run_of_point(path)
+        yield ComparedRun(path.name, word, run if is_run_directory(run) else None)
+    elif (path / MANIFEST).is_file():
         yield ComparedRun(word, word, None)
     elif is_run_directory(path):
         yield ComparedRun(word, word, path)
@@ -185,17 +194,32 @@ def comparison(runs: Sequence[ComparedRun], wanted: Sequence[str]) -> Table:
     return Table(["run", *(".".join(path) for path in columns), *paths], rows)
 
 
-def average(table: Table, over: str, values: Collection[str], notes: list[str]) -> Table:
-    """Average runs that differ in one value only, such as the seed.
+class RunGroups(NamedTuple):
+    """Rows of runs that differ in one value only, such as the seed.
+
+    Arguments:
+        shared, averaged: places of the columns that are equal in a group, and of its metrics.
+        groups: places of the rows of each group.
+    """
+
+    shared: list[int]
+    averaged: list[int]
+    groups: list[list[int]]
+
+    def labels(self, table: Table) -> Iterator[str]:
+        """The values that distinguish each group."""
+        for group in self.groups:
+            cells = [(table.columns[place], table.rows[group[0]][place]) for place in self.shared]
+            texts = [f"{name.rpartition('.')[2]}={cell}" for name, cell in cells if name != STEP]
+            yield ",".join(texts) or f"mean of {plural(len(group), 'run')}"
+
+
+def groups_over(table: Table, over: str, values: Collection[str]) -> RunGroups:
+    """Group runs that differ in one value only.
 
     Arguments:
         over: the column of that value.
         values: the columns that are values of the configurations.
-        notes: receives the runs that lack a metric which others of their group have.
-
-    Returns:
-        a row for each group: the number of runs, the values that they share, and the mean and
-        standard deviation of each metric.
 
     Raises:
         SetpointError: the runs do not differ in that value.
@@ -218,11 +242,26 @@ def average(table: Table, over: str, values: Collection[str], notes: list[str]) 
         if place not in omitted and (name in values or name == STEP)
     ]
     averaged = [place for place in range(len(table.columns)) if place not in {*omitted, *shared}]
-    groups: dict[str, list[list[Any]]] = {}
-    for row in table.rows:
-        groups.setdefault(repr([row[place] for place in shared]), []).append(row)
+    groups: dict[str, list[int]] = {}
+    for number, row in enumerate(table.rows):
+        groups.setdefault(repr([row[place] for place in shared]), []).append(number)
+    return RunGroups(shared, averaged, [*groups.values()])
+
+
+def average(table: Table, runs: RunGroups, notes: list[str]) -> Table:
+    """Average the metrics of groups of runs.
+
+    Arguments:
+        notes: receives the runs that lack a metric which others of their group have.
+
+    Returns:
+        a row for each group: the number of runs, the values that they share, and the mean and
+        standard deviation of each metric.
+    """
+    shared, averaged, groups = runs
     rows: list[list[Any]] = []
-    for group in groups.values():
+    for numbers in groups:
+        group = [table.rows[number] for number in numbers]
         cells: list[Any] = [len(group), *(group[0][place] for place in shared)]
         for place in averaged:
             known = [row[place] for row in group if row[place] is not ABSENT]

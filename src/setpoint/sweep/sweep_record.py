@@ -174,6 +174,17 @@ def is_point(folder: str | Path) -> bool:
     return (Path(folder) / POINT_FILE).is_file()
 
 
+def run_of_point(folder: str | Path) -> Path:
+    """The run directory of a point's record."""
+    return run_in(Path(folder).parent.parent, read_json(Path(folder) / POINT_FILE)["run"])
+
+
+def run_in(sweep: Path, run: str) -> Path:
+    """A recorded run directory; the folder of the sweep may have been moved with its contents."""
+    moved = sweep / Path(run).name
+    return moved if moved.is_dir() else Path(run)
+
+
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)

@@ -473,7 +473,8 @@ def identity_refusal(
     run = shlex.quote(folder)
     lines.append("")
     if given:
-        lines.append("  Undo the change, or train it as a separate run from a preset or file.")
+        file = shlex.quote(f"{folder}/config.toml")
+        lines.append(f"  Undo the change, or train a separate run: the same command with {file}")
     else:
         lines.append(f"  To resume it as it was saved: setpoint train {run}")
         lines.append("  To train a new run: the same command with --name NAME")
