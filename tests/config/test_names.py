@@ -61,6 +61,7 @@ def test_a_family_that_contains_itself_has_an_end() -> None:
     [
         ("lr", "Did you mean optimizer.lr?"),
         ("sedd", "Did you mean seed?"),
+        ("optimizer.rl", "Did you mean optimizer.lr?"),
         (
             "sources.0.documnts",
             "Did you mean sources.0.documents? It is a field of type = synthetic.",

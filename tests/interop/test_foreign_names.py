@@ -111,7 +111,7 @@ SAID = {
     "--eval_steps=0.1": '--evaluation.every "60 steps"',
     "--val_check_interval=0.25": '--evaluation.every "0.25 epochs"',
     "--eval_strategy=no": "--evaluation null",
-    "--save_strategy=epoch": '--checkpoint.every "1 epochs"',
+    "--save_strategy=epoch": '--checkpoint.every "1 epoch"',
     "--eval_iters=20": "--evaluation.sequences 160",
     "--report_to=none": "--tracking.trackers '[]'",
     "--report_to=wandb": "--tracking.trackers '[jsonl, wandb]'",
@@ -154,6 +154,25 @@ def test_the_value_of_another_system_is_converted(flags: str) -> None:
         checked(*[w for w in words[1:] if "optimizer." in w], *typed)
 
 
+@pytest.mark.parametrize(
+    ("flag", "typed"),
+    [
+        ("--disable_loss_parallel=true", "--parallel.loss_parallel false"),
+        ("--checkpoint.load_only=true", "--checkpoint.save false"),
+        ("--save_only_trainable=true", "--checkpoint.save_frozen false"),
+        ("--process_group_timeout_ms=10000", "--parallel.torchft.timeout 10"),
+        ("--activation_gpu_limit=8", '--memory.activation_offload.limit "8 GB"'),
+        ("--save_epochs=0.5", '--checkpoint.also_every "0.5 epochs"'),
+        ("--profile_end_step=8", ""),  # the number of steps depends on the first
+        ("--optimizer.muon_momentum=0.9", "--optimizer muon --optimizer.momentum 0.9"),
+        ("--poly_power=1", "--schedule polynomial --schedule.power 1"),
+        ("--model.mixer.momentum=0.9", ""),  # of sgd or of muon
+    ],
+)
+def test_senses_and_units_are_converted(flag: str, typed: str) -> None:
+    assert hint(flag).partition(": ")[2] == typed
+
+
 def test_what_any_name_is_answered_with_passes_check(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -168,8 +187,8 @@ def test_what_any_name_is_answered_with_passes_check(
                 answers.setdefault(typed, name)
                 break
     assert len(answers) > 8
-    # There is no such tokenizer, and no layer with several projections.
-    for typed in [answer for answer in answers if "path 2" in answer or "fused" in answer]:
+    # There is no such tokenizer, no layer with several projections, and no frozen parameter.
+    for typed in [a for a in answers if any(word in a for word in ("path 2", "fused", "frozen"))]:
         del answers[typed]
     for typed in answers:
         checked(*shlex.split(typed), *(["--parallel.device=cuda"] if "fp16" in typed else []))

@@ -35,7 +35,7 @@ from .types.compound import OptionalType, SectionType
 from .values.node import Node, value_or_missing
 from .values.origin import COMMAND_LINE, ENVIRONMENT, Origin
 from .words.errors import SetpointError
-from .words.names import folded
+from .words.names import Path, dotted, folded
 from .words.plain_data import MISSING, PlainScalar, guess
 from .words.text import for_flag
 
@@ -131,13 +131,13 @@ def _key_hint(entry: OtherName, unknown: Unknown, editor: Editor) -> str:
     if callable(entry.answer):
         answer = entry.answer(key)
         if isinstance(answer, Replacement):
-            return _sentence([answer.values], answer.note, unknown.origin, editor)
+            return _sentence([answer.values], answer.note, unknown, editor)
         return answer or other_name_hint(entry)
     infos = {path: info for path, info in all_fields(type(editor.root)) if path in entry.fields}
     values = {path: _converted(infos[path], path, unknown.value, key) for path in entry.fields}
     if entry.answer or MISSING in values.values():
         return other_name_hint(entry)
-    return _sentence([{path: value} for path, value in values.items()], "", unknown.origin, editor)
+    return _sentence([{path: value} for path, value in values.items()], "", unknown, editor)
 
 
 def _variant_hint(owners: Sequence[type[Node]], unknown: Unknown, editor: Editor) -> str:
@@ -172,7 +172,7 @@ def _value_hint(refused: Unknown, editor: Editor) -> str:
         answer = entry(ForeignKey(folded(str(path[-1])), values, editor))
         if isinstance(answer, Replacement):
             verb = "It belongs in"
-            return _sentence([answer.values], answer.note, refused.origin, editor, verb)
+            return _sentence([answer.values], answer.note, refused, editor, verb)
         if answer:
             return str(answer)
     section = {".".join(map(str, path)): f"@{value}"}
@@ -210,7 +210,7 @@ def _converted(info: FieldInfo, path: str, value: object, key: ForeignKey) -> ob
 def _sentence(
     options: Sequence[Mapping[str, object]],
     note: str,
-    origin: Origin,
+    unknown: Unknown,
     editor: Editor,
     verb: str = "Setpoint calls it",
 ) -> str:
@@ -219,22 +219,29 @@ def _sentence(
     head = f"{verb} {names}{f', {note}' if note else ''}"
     texts: list[str] = []
     for values in options:
-        attempts = _attempts(values, editor)
+        attempts = _attempts(values, unknown.path, editor)
         fitting = next((attempt for attempt in attempts if _fits(editor, attempt)), None)
         if fitting is None:
             return f"{head}."
-        texts.append(written(fitting, origin))
+        texts.append(written(fitting, unknown.origin))
     return f"{head}: {' or '.join(texts)}"
 
 
-def _attempts(values: Mapping[str, object], editor: Editor) -> Iterator[Mapping[str, object]]:
-    """The values alone, and with each variant that has the first of the fields."""
+def _attempts(
+    values: Mapping[str, object], key: Path, editor: Editor
+) -> Iterator[Mapping[str, object]]:
+    """The values alone, and with the variant that has the first of the fields.
+
+    Of several variants, the one whose name is a word of the unknown key.
+    """
     yield values
     section, _, name = next(iter(values)).rpartition(".")
-    for cls in classes_at(type(editor.root), tuple(section.split("."))) if section else ():
-        tag = cls.__setpoint__.tag
-        if tag is not None and name in cls.__setpoint__.fields:
-            yield {section: tag, **values}
+    classes = classes_at(type(editor.root), tuple(section.split("."))) if section else ()
+    infos = [cls.__setpoint__ for cls in classes if name in cls.__setpoint__.fields]
+    tags = [info.tag for info in infos if info.tag is not None]
+    words = folded(dotted(key)).replace(".", "_").split("_")
+    for tag in tags if len(tags) == 1 else set(tags).intersection(words):
+        yield {section: tag, **values}
 
 
 def _fits(editor: Editor, values: Mapping[str, object]) -> bool:

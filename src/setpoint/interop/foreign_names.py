@@ -58,7 +58,12 @@ def _with_unit(template: str, key: ForeignKey, path: str) -> Answer:
     """A number with its unit."""
     if key.number is None:
         return None
-    return Replacement({path: template.format(_plain(key.number))})
+    text = template.format(_plain(key.number))
+    return Replacement({path: text.removesuffix("s") if key.number == 1 else text})
+
+
+def _milliseconds(key: ForeignKey, path: str) -> Answer:
+    return None if key.number is None else Replacement({path: key.number / 1000}, "in seconds")
 
 
 def _switch(true: str, false: str, key: ForeignKey, path: str) -> Answer:
@@ -107,7 +112,7 @@ def _every(key: ForeignKey, path: str) -> Answer:
         is_evaluation = path == "evaluation.every"
         return Replacement({"evaluation": None} if is_evaluation else {path: "never"})
     if word in ("epoch", "epochs"):
-        return Replacement({path: "1 epochs"})
+        return Replacement({path: "1 epoch"})
     if number is None:
         return None
     if key.name == "val_check_interval" and isinstance(key.value, float):
@@ -370,8 +375,9 @@ CONVERSIONS: Mapping[str, Conversion] = {
     "beta1": partial(_beta, 0),
     "beta2": partial(_beta, 1),
     **{function.__name__.strip("_"): function for function in (
-        _accumulation, _batches, _dtype, _every, _files, _half, _held_out, _micro, _of_peak,
-        _optimizer, _pretrained, _resume, _schedule, _time, _tokenizer, _trackers, _warmup,
+        _accumulation, _batches, _dtype, _every, _files, _half, _held_out, _micro, _milliseconds,
+        _of_peak, _optimizer, _pretrained, _resume, _schedule, _time, _tokenizer, _trackers,
+        _warmup,
     )},
 }  # fmt: skip
 

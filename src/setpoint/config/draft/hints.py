@@ -172,13 +172,16 @@ def location_hint(
         likeness = (STRANGER, STRANGER) if section else (0.8, 0.85)
         places = nearby or (_similar_fields(root, paths, word, *likeness) if search else [])
     elif section:
-        if not is_known:  # of several, prefer those in a section of the same name
+        if not classes_at(
+            root, parents[:1]
+        ):  # of several, prefer those in a section of the same name
             end = f".{section.rpartition('.')[2]}.{word}"
             matches = [path for path in places if f".{path}".endswith(end)]
             places = places if len(places) == 1 else matches
         else:  # deep in another section, the same name means something else
             top = f"{section.partition('.')[0]}."
-            places = [path for path in places if path.count(".") < 2 or path.startswith(top)]
+            others = 2 if is_known or len(places) == 1 else 0
+            places = [p for p in places if p.count(".") < others or p.startswith(top)]
         places = [*places, *nearby]
     places = [path for path in dict.fromkeys(places) if may_hold(root, path, value)]
     if not places:
@@ -242,7 +245,7 @@ def _similar_fields(
     if own >= STRANGER:
         return []
     longer = [path for name in own_names if name.startswith(f"{word}_") for path in own_names[name]]
-    return longer if len(longer) <= 3 else []
+    return longer if len(longer) <= 3 and all(path.count(".") < 2 for path in longer) else []
 
 
 # Spellings of null in other languages and in prose.

@@ -46,7 +46,7 @@ from ..words.errors import (
     Invalid,
     Problem,
 )
-from ..words.names import Path, dotted
+from ..words.names import Path, dotted, nearest
 from ..words.plain_data import MAX_DEPTH, MISSING, TOO_DEEP, PlainScalar, children, nested, same
 from ..words.text import for_error, parse_flow, parse_list, part_of, problem_of
 from .extends import EXTENDS, ExtendingFiles
@@ -58,6 +58,9 @@ from .presets import (
     remember_replaced,
     section_of_preset,
 )
+
+CLOSE = 0.8
+"""Likeness of a section's name to a field that lacks the rest of the path."""
 
 
 class Unknown(Struct):
@@ -535,6 +538,8 @@ class Editor:
             closed = [cls for cls in classes if not hasattr(cls, "__setpoint_open__")]
             if any(cls.__setpoint__.find(str(path[-1])) for cls in closed):
                 hint = f"Did you mean {dotted((*done, *path))}?"
+            elif not nearest(key, matches, 1, CLOSE):
+                error.hint = ""  # neither of the two names is known
             if done:
                 error.hint = f"Did you mean {dotted((*done, *matches))}?"
         self.report((*done, *rest), value, origin, error, hint)

@@ -28,9 +28,10 @@ def nearest(
     word = folded(name)
     options = {folded(option): option for option in reversed(list(candidates))}
     matches = difflib.get_close_matches(word, [*options][::-1], n=count, cutoff=likeness)
+    swapped = [option for option in [*options][::-1] if sorted(option) == sorted(word)]
     # A part of the typed name, or whole words of it: `dataloader` does not mean `data`.
     inside = [option for option in [*options][::-1] if _is_part(word, option)]
-    return [options[option] for option in dict.fromkeys([*matches, *inside])][:count]
+    return [options[option] for option in dict.fromkeys([*swapped, *matches, *inside])][:count]
 
 
 def folded(name: str) -> str:
