@@ -112,11 +112,11 @@ class CommandLine:
         assert (answer.status, answer.err) == (0, ""), answer
         return answer.out
 
-    def refused(self, line: str) -> str:
+    def refused(self, line: str, status: int = 2) -> str:
         """What a command says that must be refused without writing anything."""
         before = self._contents()
         answer = self(line)
-        assert answer.status == 2, answer
+        assert answer.status == status, answer
         # `train` says what it is about to do, and on what.
         said = r"^\S+: [\d,]+ parameters, .*\n(device: .*\n)?"
         assert re.sub(said, "", answer.out) == ""

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -25,10 +26,23 @@ def run_directory(cli: CommandLine, overrides: str = "") -> str:
     return next(line.split()[-1] for line in text.splitlines() if "run directory" in line)
 
 
-def test_a_directory_that_cannot_be_written(cli: CommandLine) -> None:
+@pytest.mark.parametrize(
+    "line",
+    [
+        "train small.toml --workspace file",
+        "sweep small.toml --seed 1,2 --workspace file",
+        "tokenizer train small.toml --vocab-size 260 --output file/tokens",
+        "data prepare small.toml --output file/data",
+        "schema --output file/schema.json",
+        "check small.toml --plan --gpu h100 --timeline /proc/t.html",
+    ],
+)
+def test_what_cannot_be_written_is_no_fault_of_the_configuration(
+    cli: CommandLine, line: str
+) -> None:
     cli.file("file", "")
-    text = cli.refused("train small.toml --workspace file")
-    assert "cannot be created" in text and "Not a directory" in text
+    text = cli.refused(line, status=1)
+    assert re.search("cannot be (written|created)|not a folder", text), text
 
 
 def test_empty_data_and_data_that_is_not_text(cli: CommandLine) -> None:

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, resolve
+from setpoint.presets.tiny import tiny
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.sweep.launch import Launcher, environment, train_command
 from setpoint.sweep.run_sweep import sweep
@@ -211,7 +212,12 @@ def _alive(pid: int) -> bool:
 def test_classes_of_the_script_itself_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    resolve(tiny())  # reads the annotations of all classes, in their own modules
     monkeypatch.setattr(Job, "__module__", "__main__")
+    script = sys.modules["__main__"]
+    for name in [name for name, module in sys.modules.items() if module is script]:
+        if name != "__main__":  # given by a command line of a script in this process
+            monkeypatch.delitem(sys.modules, name)
     monkeypatch.setattr(sys.modules["__main__"], "__spec__", None)  # of `python -m pytest`
     with pytest.raises(SetpointError, match="script or notebook defines config classes itself"):
         sweep("tiny", {"workspace": str(tmp_path)}, points={"grid": {"seed": [1, 2]}})

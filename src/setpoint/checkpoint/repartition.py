@@ -62,7 +62,7 @@ def convert(
             _write(source, aside, parts, frozen)
             _compare(source, aside, frozen or {})
     except OSError as error:
-        raise SetpointError(f"{target} cannot be written: {error.strerror}") from error
+        raise RunError(f"{target} cannot be written: {error.strerror}") from error
 
 
 def require_free(target: Path) -> None:

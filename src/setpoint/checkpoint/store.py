@@ -299,7 +299,7 @@ class CheckpointStore:
         """Reset the best checkpoint; the next one with a metric becomes the best.
 
         Raises:
-            SetpointError: the directory cannot be written.
+            RunError: the directory cannot be written.
         """
 
         def forget() -> None:
@@ -307,7 +307,7 @@ class CheckpointStore:
             try:
                 point(self.root, "best", None)
             except OSError as error:
-                raise SetpointError(
+                raise RunError(
                     f"the pointer to the best checkpoint in {self.root} cannot be removed: "
                     f"{error.strerror}"
                 ) from error
@@ -445,7 +445,7 @@ class CheckpointStore:
         except OSError as error:
             named = os.path.basename(error.filename2 or error.filename or "")
             place = f"{named}: " if named in POINTERS else ""
-            raise SetpointError(
+            raise RunError(
                 f"the checkpoints in {self.root} cannot be written: {place}{error.strerror}"
             ) from error
         self._prepared = True

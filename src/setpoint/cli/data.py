@@ -12,7 +12,7 @@ from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, JSON, Arguments, Command, Option
 from setpoint.cli.output import bold, colours, dim, emit, styled, table
 from setpoint.cli.source import open_source
-from setpoint.config import ConfigError, Invalid, Secret, SetpointError, plural, verify
+from setpoint.config import ConfigError, Invalid, RunError, Secret, SetpointError, plural, verify
 from setpoint.data.sources.chat import NAMED
 from setpoint.files.atomic import publishing
 from setpoint.hub.upload import require_id
@@ -187,7 +187,7 @@ def tokenizer_train(arguments: Arguments) -> int:
             for name, text in trained.files.items():
                 (staged / name).write_text(text, encoding="utf-8")
     except OSError as error:
-        raise SetpointError(f"--output {folder} cannot be written: {error.strerror}") from error
+        raise RunError(f"--output {folder} cannot be written: {error.strerror}") from error
     lines = [
         f"{output}: {trained.vocab_size:,} tokens of {trained.bytes_per_token:.2f} bytes, from "
         f"{plural(trained.documents, 'document')} with {plural(trained.bytes, 'byte')}"

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.config import CONFIG, ORIGINS, ConfigError, SetpointError, nearest
+from setpoint.config import CONFIG, ORIGINS, ConfigError, RunError, SetpointError, nearest
 from setpoint.config.files.file_document import names_file
 from setpoint.config.layers.presets import presets
 
@@ -299,7 +299,7 @@ def extract(repository: str, commit: str, folder: str) -> None:
         with tarfile.open(archive) as tar:
             tar.extractall(folder, filter=filter_member)
     except OSError as error:
-        raise SetpointError(
+        raise RunError(
             f"the files of {commit} cannot be written to {folder}: {error.strerror}"
         ) from None
     finally:

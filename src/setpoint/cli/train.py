@@ -22,7 +22,15 @@ from setpoint.cli.source import (
     run_directory_given,
     variables_of,
 )
-from setpoint.config import Composition, ConfigError, Origin, Problem, SetpointError, cautions_of
+from setpoint.config import (
+    Composition,
+    ConfigError,
+    Origin,
+    Problem,
+    RunError,
+    SetpointError,
+    cautions_of,
+)
 from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
@@ -429,7 +437,7 @@ def _by_slurm(arguments: Arguments, request: JobRequest, place: str) -> int:
         with open(path, "w", encoding="utf-8") as file:
             file.write(script)
     except OSError as error:
-        raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+        raise RunError(f"{path} cannot be written: {error.strerror}") from error
     number = submit(path)
     print(f"submitted job {number}: {path}, its output {place}.slurm-{number}.out")
     return 0

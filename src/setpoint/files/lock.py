@@ -12,7 +12,7 @@ import time
 import weakref
 from pathlib import Path
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError, SetpointError
 from setpoint.files.atomic import not_linked
 
 BUSY = (errno.EWOULDBLOCK, errno.EACCES)
@@ -82,10 +82,8 @@ def _is_same_file(descriptor: int, path: Path) -> bool:
         return False
 
 
-def _write_error(path: Path, error: OSError) -> SetpointError:
-    return SetpointError(
-        f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}"
-    )
+def _write_error(path: Path, error: OSError) -> RunError:
+    return RunError(f"run directory {path.parent} cannot be written: {path.name}: {error.strerror}")
 
 
 def _busy_error(path: Path) -> SetpointError:
@@ -105,8 +103,8 @@ class RunLock:
         path: the file; created if missing, in an existing directory.
 
     Raises:
-        SetpointError: another process holds the lock (named in the error), or it cannot be
-            acquired. A file that did not exist before is then removed.
+        SetpointError: another process holds the lock (named in the error).
+        RunError: the file cannot be written or locked. A new one is then removed.
     """
 
     def __init__(self, path: Path) -> None:
@@ -147,7 +145,7 @@ class RunLock:
             os.close(descriptor)
             if error.errno not in BUSY:
                 self._remove_if_new()
-                raise SetpointError(
+                raise RunError(
                     f"run directory {path.parent} cannot be locked: {error.strerror}; "
                     "put it on a file system that supports flock"
                 ) from error

@@ -13,7 +13,7 @@ from datetime import datetime
 from types import FrameType
 from typing import IO, Any
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError
 from setpoint.files.atomic import not_linked
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.resilience.signals import INTERRUPTED, NAMES, PREEMPTED, TERMINATED
@@ -106,14 +106,14 @@ class Launcher:
         """Write a point's record and start its process.
 
         Raises:
-            SetpointError: the folder cannot be written.
+            RunError: the folder cannot be written.
         """
         modules = write_point(task.folder, task.name, task.job, str(task.run))
         command = self._command(task, list(dict.fromkeys([*self._imports, *modules])))
         try:
             log = open(task.log, "ab", opener=not_linked)  # noqa: SIM115 - closed below
         except OSError as error:
-            raise SetpointError(f"{task.log} cannot be written: {error.strerror}") from error
+            raise RunError(f"{task.log} cannot be written: {error.strerror}") from error
         with log:
             if log.tell():
                 log.write(f"{AGAIN}{datetime.now().astimezone():%Y-%m-%d %H:%M:%S %z}\n".encode())

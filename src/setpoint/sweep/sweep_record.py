@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.checkpoint.folder import list_checkpoints
-from setpoint.config import CONFIG, HEADER, Config, SetpointError, record_files, to_plain
+from setpoint.config import CONFIG, HEADER, Config, RunError, SetpointError, record_files, to_plain
 from setpoint.files.atomic import read_json, write_json, write_text
 from setpoint.files.lock import RunLock
 from setpoint.report.goodput import FINISHED, status_of
@@ -158,7 +158,7 @@ def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
         the modules that the configuration needs.
 
     Raises:
-        SetpointError: the folder cannot be written.
+        RunError: the folder cannot be written.
     """
     _make_folder(folder)
     files = record_files(job)
@@ -189,7 +189,7 @@ def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise SetpointError(f"{folder} cannot be created: {error.strerror}") from error
+        raise RunError(f"{folder} cannot be created: {error.strerror}") from error
 
 
 class SweepRecord:
@@ -201,7 +201,8 @@ class SweepRecord:
         duplicates: the omitted points.
 
     Raises:
-        SetpointError: another process is running a sweep there, or the folder cannot be written.
+        SetpointError: another process is running a sweep there.
+        RunError: the folder cannot be written.
     """
 
     def __init__(self, folder: Path, source: str, duplicates: Sequence[DuplicatePoint]) -> None:
@@ -212,6 +213,8 @@ class SweepRecord:
         _refuse_linked_points(folder)
         try:
             self._lock = RunLock(folder / LOCK)
+        except RunError:
+            raise
         except SetpointError as error:
             raise SetpointError(
                 f"{folder}: a sweep is already running here: {error}; --experiment NAME gives this "

@@ -80,8 +80,8 @@ class RunDirectory:
             the directory, locked until `close` or the end of the process.
 
         Raises:
-            SetpointError: the directory has other contents or links to the outside, is locked, or
-                cannot be written. Nothing is written in these cases.
+            SetpointError: the directory has other contents or links to the outside, or is locked.
+            RunError: the directory cannot be written. Nothing is written in these cases.
         """
         path = Path(path)
         for left in reversed(range(TRIES)):
@@ -105,7 +105,7 @@ class RunDirectory:
                 path.mkdir(parents=True, exist_ok=True)
             except OSError as error:
                 _remove_empty(created)
-                raise SetpointError(
+                raise RunError(
                     f"run directory {path} cannot be created: {error.strerror}"
                 ) from error
         try:
@@ -127,7 +127,7 @@ class RunDirectory:
                 take_new_origins(str(path))
         except OSError as error:
             run.withdraw()
-            raise SetpointError(
+            raise RunError(
                 f"run directory {path} cannot be written: {error.filename}: {error.strerror}"
             ) from error
         return run
@@ -150,7 +150,7 @@ class RunDirectory:
         if not (above.is_dir() and os.access(above, os.W_OK | os.X_OK)):
             verb = "written" if exists else "created"
             why = os.strerror(_why_not(above))
-            raise SetpointError(f"run directory {path} cannot be {verb}: {above}: {why}")
+            raise RunError(f"run directory {path} cannot be {verb}: {above}: {why}")
         refuse_locked(path / ".lock")
         return cls(path, None, not (path / CONFIG).exists())
 

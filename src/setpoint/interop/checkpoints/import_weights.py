@@ -277,5 +277,5 @@ def import_checkpoint(foreign: Foreign, job: Job, target: Path) -> int:
             manifest = Manifest(step, None, files, state["position"])
             write_file(draft / MANIFEST, [manifest.render()])
     except OSError as error:
-        raise SetpointError(f"{target} cannot be written: {error.strerror}") from error
+        raise RunError(f"{target} cannot be written: {error.strerror}") from error
     return step

@@ -14,7 +14,7 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import SetpointError
+from setpoint.config import RunError, SetpointError
 from setpoint.files import MANIFEST
 from setpoint.files.atomic import publishing
 from setpoint.files.tensor_file import DTYPES, bytes_of
@@ -354,7 +354,7 @@ def publish(target: Path, write: Callable[[Path], Any]) -> None:
     """Write a temporary directory, and rename it when it is complete.
 
     Raises:
-        SetpointError: the directory cannot be written; an existing one remains unchanged.
+        RunError: the directory cannot be written; an existing one remains unchanged.
     """
     try:
         with publishing(target, replace=True) as aside:
@@ -363,4 +363,4 @@ def publish(target: Path, write: Callable[[Path], Any]) -> None:
             for file in aside.iterdir():  # the package safetensors shuts others out of its files
                 file.chmod(mode)
     except OSError as error:
-        raise SetpointError(f"{target} cannot be written: {error.strerror or error}") from error
+        raise RunError(f"{target} cannot be written: {error.strerror or error}") from error

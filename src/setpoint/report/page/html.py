@@ -71,7 +71,8 @@ def refuse_foreign(path: Path, option: str = "--output") -> None:
         option: option for choosing another path.
 
     Raises:
-        SetpointError: the path is another file, a broken link, or not writable.
+        SetpointError: the path is another file or a broken link.
+        RunError: no file can be written there.
     """
     if not path.parent.is_dir():
         raise SetpointError(f"{path}: there is no folder {path.parent}")
@@ -108,7 +109,7 @@ def _refuse_read_only(path: Path) -> None:
         staged.open("xb").close()
         staged.unlink()
     except OSError as error:
-        raise SetpointError(f"{path} cannot be written: {error.strerror}") from error
+        raise RunError(f"{path} cannot be written: {error.strerror}") from error
 
 
 def write_page(page: str, path: Path) -> int:
