@@ -274,7 +274,8 @@ def parts_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_layouts(cli: CommandLine, parts_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     said = cli.ok(f"checkpoint convert {parts_run} parts --to divided --ranks 3")
     assert said.strip().endswith("step-00000002 is written to parts")
-    cli.ok("checkpoint convert parts one --to whole")
+    facts = json.loads(cli.ok("checkpoint convert parts one --to whole --json"))
+    assert facts == {"checkpoint": "parts", "directory": "one"}
     source = parts_run / "checkpoints" / "step-00000002"
     for each in source.iterdir():
         assert (cli.folder / "one" / each.name).read_bytes() == each.read_bytes()

@@ -3,8 +3,12 @@
 import io
 import sys
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+
+from setpoint.cli import infer
+from setpoint.config import SetpointError
 
 from ..support.records import remove_field
 from ..support.snapshots import compare
@@ -39,6 +43,7 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
         "generate small.toml --checkpoint 99999999999999999999999",
         "generate small.toml --promt x",
         "generate small.toml --prompt --seed 3",
+        "generate small.toml --weights.path x --generation.top_k 3",
     ]
     compare("cli/generate_wrong", transcript(lines))
 
@@ -64,6 +69,24 @@ def test_prompts_that_are_not_text(cli: CommandLine, monkeypatch: pytest.MonkeyP
     # In the C locale, standard input hands on what is not text.
     monkeypatch.setattr(sys, "stdin", io.StringIO("caf\udce9"))
     assert "standard input is not UTF-8" in cli.refused("generate small.toml --prompt -")
+
+
+@pytest.mark.parametrize("words", ["", "--prompt -"])
+def test_what_is_piped_is_the_prompt(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch, words: str
+) -> None:
+    prompts: list[tuple[str, ...]] = []
+
+    def job_with_weights(_: object, tasks: dict[str, Any]) -> None:
+        prompts.append(tasks["generation"].prompts)
+        raise SetpointError("enough")
+
+    monkeypatch.setattr(infer, "job_with_weights", job_with_weights)
+    cli.file("prompt.txt", "two\nlines")
+    with open(cli.folder / "prompt.txt") as file:
+        monkeypatch.setattr(sys, "stdin", file)
+        assert "enough" in cli.refused(f"generate small.toml {words}")
+    assert prompts == [("two\nlines",)]
 
 
 def test_another_model_than_the_run_has(cli: CommandLine) -> None:

@@ -47,7 +47,7 @@ def test_commands_of_two_words(cli: CommandLine) -> None:
     compare("cli/help_tokenizer", text)
     assert text == cli.ok("help tokenizer") == cli("tokenizer").err
     assert cli("tokenizer").status == 2
-    assert "Did you mean tokenizer train?" in cli.refused("tokenizer trian tiny")
+    assert "Did you mean `setpoint tokenizer train`?" in cli.refused("tokenizer trian tiny")
 
 
 def test_without_a_command_the_overview_is_an_error(cli: CommandLine) -> None:
@@ -61,7 +61,7 @@ def test_version_is_printed(cli: CommandLine) -> None:
 
 
 def test_mistyped_commands_are_answered_with_the_nearest(cli: CommandLine) -> None:
-    lines = ["tran tiny", "--hlep", "help tain", "Check tiny", "chat runs/a", "''"]
+    lines = ["tran tiny", "--hlep", "help tain", "Check tiny", "chat runs/a", "''", "data ls"]
     compare("cli/mistyped_commands", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
 
 

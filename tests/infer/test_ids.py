@@ -72,7 +72,7 @@ def test_a_run_on_ids(tmp_path: Path, say: Say) -> None:
     shape = ("tokenizer=ids", f"model.vocab_size={V}", f"batch.sequence_length={S}")
     job = small_job(tmp_path, *model, *shape, data, "evaluation=null", "duration=2 steps")
     run, exported = train(job).directory, tmp_path / "hf"
-    say("export", run, exported)
+    assert json.loads(say("export", run, exported, "--json"))["export"] == str(exported)
     theirs: Any = transformers.AutoModelForCausalLM.from_pretrained(exported)
     wanted = plain_loss(theirs, HELD_OUT, S)
 
@@ -93,6 +93,9 @@ def test_a_run_on_ids(tmp_path: Path, say: Say) -> None:
     assert say("generate", run, "--prompt", "5 9\t12", *greedy).split() == [*map(str, text)]
     said = say("generate", exported, "--tokenizer", "ids", "--prompt", "5 9 12", *greedy)
     assert said.split() == [*map(str, text)]
+    facts = json.loads(say("generate", run, "--prompt", "5 9\t12", *greedy, "--json"))
+    (part,) = facts["texts"]
+    assert (part["prompt"] + part["text"]).split() == [*map(str, text)]
     assert "'a' is not a token id" in say("generate", run, "--prompt", "5 a", status=2)
     assert "'64' is not a token id" in say("generate", run, "--prompt", "64", status=2)
     assert "no id to continue" in say("generate", run, status=2)

@@ -30,7 +30,7 @@ from setpoint.checkpoint.places import (
 )
 from setpoint.cli.main import FAILED, Loading
 from setpoint.cli.options import COMMON, IMPORT, JSON, Arguments, Command, Option
-from setpoint.cli.output import emit, hidden, print_notes, table
+from setpoint.cli.output import emit, hidden, table
 from setpoint.cli.show import render
 from setpoint.cli.source import open_source, open_table, run_path
 from setpoint.config import (
@@ -516,6 +516,7 @@ def _number(value: Any) -> Any:
            requires="--to=huggingface"),
     Option("--max-shard-size N", "huggingface: maximum size of a weights file in bytes.",
            requires="--to=huggingface"),
+    JSON,
 )  # fmt: skip
 def checkpoint_convert(arguments: Arguments) -> int:
     """Write a checkpoint in another layout into the new directory DIRECTORY.
@@ -562,7 +563,8 @@ def checkpoint_convert(arguments: Arguments) -> int:
                 f"--frozen has no effect: {source} contains all of its parameters. Remove it"
             )
         convert(source, target, ranks, frozen)
-    print(f"{source} is written to {target}")
+    facts = {"checkpoint": str(source), "directory": str(target)}
+    emit(arguments, facts, f"{source} is written to {target}")
     return 0
 
 
@@ -574,6 +576,7 @@ def checkpoint_convert(arguments: Arguments) -> int:
     Option("--job SOURCE", "Write a checkpoint of this job, with optimizer state and step."),
     Option("--dtype fp32|bf16|fp16", "dtype of the weights; default: unchanged.", excludes="--job"),
     *COMMON,
+    JSON,
 )
 def import_checkpoint(arguments: Arguments) -> int:
     """Write a checkpoint of another system into the new directory DIRECTORY.
@@ -610,6 +613,7 @@ def import_checkpoint(arguments: Arguments) -> int:
         )
     foreign = open_foreign(source, arguments.value("--model"), optimizer=job is not None)
     contents = foreign.contents
+    step: int | None = None
     if job is None:
         import_weights(foreign, target, arguments.value("--dtype"))
         text = f"weights of {plural(len(contents.tensors), 'tensor')}"
@@ -617,6 +621,14 @@ def import_checkpoint(arguments: Arguments) -> int:
         step = import_checkpoint(foreign, job, target)
         text = f"step {step}, weights of {plural(len(contents.tensors), 'tensor')}"
         text += ", optimizer state" if contents.states else ", no optimizer state"
-    print_notes(contents.notes)
-    print(f"{contents.path} ({foreign.system.title}) is written to {target}: {text}")
+    facts = {
+        "checkpoint": str(contents.path),
+        "system": foreign.system.title,
+        "directory": str(target),
+        "step": step,
+        "tensors": len(contents.tensors),
+        "notes": contents.notes,
+    }
+    text = f"{contents.path} ({foreign.system.title}) is written to {target}: {text}"
+    emit(arguments, facts, text, contents.notes)
     return 0

@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import stat
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -113,11 +115,6 @@ def infer(arguments: Arguments) -> int:
     if isinstance(results, int):
         return results
 
-    def facts() -> dict[str, Any]:
-        from dataclasses import asdict
-
-        return {**results.to_json(job.output), "texts": [asdict(text) for text in results.texts]}
-
     def text() -> str:
         lines = [_scores(results.scores)] if results.scores else []
         for part in results.texts:
@@ -130,9 +127,13 @@ def infer(arguments: Arguments) -> int:
         lines += [f"results in {job.output}"] if job.output is not None else []
         return "\n".join(lines)
 
-    emit(arguments, facts, text)
+    emit(arguments, lambda: _facts(job, results), text)
     _print_to_stderr(arguments, results)
     return 0
+
+
+def _facts(job: Any, results: Results) -> dict[str, Any]:
+    return {**results.to_json(job.output), "texts": [asdict(text) for text in results.texts]}
 
 
 def _run_job(arguments: Arguments, job: Any, on_text: OnText | None = None) -> Results | int:
@@ -268,7 +269,7 @@ def _naming_options() -> Iterator[None]:
 
 @Command(
     "generate SOURCE [OVERRIDES]",
-    Option("--prompt TEXT", "Text or token ids to continue; '-': standard input.", True),
+    Option("--prompt TEXT", "Text or token ids to continue; '-' or a pipe: stdin.", True),
     Option("--prompts-file FILE", "Further prompts: one per line, or .jsonl (messages, prompt)."),
     Option("--chat", "Prompts are the user's messages; without one, read a conversation."),
     Option("--system TEXT", "System message.", requires="--chat"),
@@ -289,6 +290,7 @@ def _naming_options() -> Iterator[None]:
     OUTPUT,
     NPROC,
     *COMMON,
+    JSON,
     about=SOURCE_OF_WEIGHTS + SEVERAL,
 )
 def generate(arguments: Arguments) -> int:
@@ -321,7 +323,8 @@ def generate(arguments: Arguments) -> int:
     }
     job: Any = job_with_weights(arguments, tasks)
     section = job.generation
-    if len(section.prompts) * section.samples > 1 or section.prompts_file is not None:
+    is_json, count = arguments.has("--json"), len(section.prompts) * section.samples
+    if is_json or count > 1 or section.prompts_file is not None:
         results = _run_job(arguments, job)
         if isinstance(results, int):
             return results
@@ -329,7 +332,7 @@ def generate(arguments: Arguments) -> int:
             text.text if text.messages is not None else text.prompt + text.text
             for text in results.texts
         )
-        print("\n---\n".join(texts))
+        emit(arguments, lambda: _facts(job, results), lambda: "\n---\n".join(texts))
         _print_to_stderr(arguments, results)
         return 0
 
@@ -358,7 +361,7 @@ def generate(arguments: Arguments) -> int:
 
 def _converse(arguments: Arguments) -> int:
     """Answer the lines of standard input as one conversation."""
-    for name in ("--samples", "--output", "--nproc"):
+    for name in ("--samples", "--output", "--nproc", "--json"):
         if arguments.has(name):
             raise SetpointError(
                 f"{name} has no effect in a conversation\nValid with {name}: --prompt TEXT, or "
@@ -448,13 +451,25 @@ def _generation(arguments: Arguments) -> Any:
     )
     values["stop_tokens"] = tuple(tokens) or None
     values["stop"] = tuple(_text(text, "--stop") for text in arguments.values("--stop")) or None
-    prompts = [_prompt(text) for text in arguments.values("--prompt")]
-    if prompts:  # ranks have no standard input
-        arguments.options["--prompt"] = prompts
     # Begin with a line break; a conversation begins with its message.
     has_others = arguments.has("--prompts-file") or arguments.has("--chat")
+    texts = arguments.values("--prompt") or ["-"] * (not has_others and _is_piped(arguments))
+    prompts = [_prompt(text) for text in texts]
+    if prompts:  # ranks have no standard input
+        arguments.options["--prompt"] = prompts
     values["prompts"] = tuple(prompts or ([] if has_others else ["\n"]))
     return set_fields(arguments, Generation(), values)
+
+
+def _is_piped(arguments: Arguments) -> bool:
+    """True if standard input is a pipe or file that nothing else of the command line reads."""
+    if launched() > 1 or "-" in arguments.positional or arguments.has("--config-from-stdin"):
+        return False
+    try:
+        mode = os.fstat(sys.stdin.fileno()).st_mode
+    except (AttributeError, OSError, ValueError):  # closed, or not a file, as in a notebook
+        return False
+    return stat.S_ISFIFO(mode) or stat.S_ISREG(mode)
 
 
 def _prompt(text: str) -> str:
@@ -491,6 +506,7 @@ def _text(text: str, name: str) -> str:
     CHECKPOINT_OPTION,
     NPROC,
     *COMMON,
+    JSON,
     about=SOURCE_OF_WEIGHTS,
 )
 def export(arguments: Arguments) -> int:
@@ -511,10 +527,12 @@ def export(arguments: Arguments) -> int:
         "adapter": arguments.has("--adapter") or None,
     }
     section = set_fields(arguments, ExportTask(path=Path(arguments.positional[1])), values)
-    results = _run_job(arguments, job_with_weights(arguments, {"export": section}))
+    job: Any = job_with_weights(arguments, {"export": section})
+    results = _run_job(arguments, job)
     if isinstance(results, int):
         return results
-    print(f"{results.weights} is written to {results.exported}", flush=True)
+    text = f"{results.weights} is written to {results.exported}"
+    emit(arguments, lambda: results.to_json(job.output), text)
     _print_to_stderr(arguments, results)
     return 0
 

@@ -78,13 +78,11 @@ ON_RANKS = ("train", "infer", "generate", "evaluate", "export")
 GROUPS = frozenset(name.partition(" ")[0] for name in COMMANDS if " " in name)
 """First words of two-word commands."""
 OTHER_WORDS = {
-    "chat": "generate RUN --chat",
-    "finetune": "train",
-    "merge": "export RUN DIRECTORY",
-    "plot": "compare RUN... --plot FILE",
-    "resume": "train RUN",
-    "tokenize": "data prepare",
-}
+    "chat": "generate RUN --chat", "continue": "train RUN", "finetune": "train SOURCE",
+    "init": "show tiny --minimal", "ls": "runs list", "merge": "export RUN DIRECTORY",
+    "plot": "compare RUN... --plot FILE", "resume": "train RUN", "run": "train SOURCE",
+    "sample": "generate RUN", "tokenize": "data prepare SOURCE", "tune": "sweep SOURCE",
+}  # fmt: skip
 """Commands of other programs, and what does the same here."""
 FAILED, WRONG = 1, 2
 QUIT = "quit in the debugger"
@@ -205,17 +203,22 @@ def _dispatch(words: list[str]) -> int:
     if name == "__complete":
         return import_module("setpoint.cli.complete").complete(rest)
     if name not in COMMANDS:
-        from setpoint.config import SetpointError, did_you_mean
+        from setpoint.config import SetpointError, nearest
 
         later = next((word for word in rest if word in COMMANDS), "")
         if later and name.startswith("-"):
             raise SetpointError(f"the command must come first: setpoint {later} ... {name} ...")
-        meant = did_you_mean(name, [*COMMANDS, "--help", "--version"], " ")
-        if name in OTHER_WORDS:
-            meant = f" That is setpoint {OTHER_WORDS[name]}."
-        group = f"{name.partition(' ')[0]} "
-        listed = [known for known in COMMANDS if known.startswith(group)] or COMMANDS
-        raise SetpointError(f"there is no command {name!r}.{meant} Commands: {', '.join(listed)}")
+        group, blank, word = name.rpartition(" ")
+        before = group + blank
+        words = [known.removeprefix(before) for known in COMMANDS if known.startswith(before)]
+        close = nearest(word, words if group else [*words, "--help", "--version"], 1)
+        meant = OTHER_WORDS.get(name) or (before + close[0] if close else "")
+        first = dict.fromkeys(known.partition(" ")[0] for known in words)
+        raise SetpointError(
+            f"there is no command {name!r}."
+            + f" Did you mean `setpoint {meant}`?" * bool(meant)
+            + f" Commands{' of ' * bool(group)}{group}: {', '.join(first)}"
+        )
     command = command_of(name)
     parsed = command.parse(rest)
     if parsed.has("--help"):

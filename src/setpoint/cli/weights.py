@@ -72,6 +72,9 @@ TAKEN_OVER_BY = {"evaluate": ("data.loader", "data.prepare")}
 INSTEAD = {"evaluate": {"evaluation.sequences": "--sequences", "evaluation.datasets": "--text"}}
 """Options that replace overrides of training, by command."""
 
+TASKS = Inference.__setpoint__.fields.keys() - Job.__setpoint__.fields.keys()
+"""Sections of an inference job that a training job lacks."""
+
 SOURCE_OF_WEIGHTS = """
 A preset or file stands for the run that `setpoint train` makes with the same arguments; a run
 directory or a checkpoint is used as it is. SOURCE may also be the directory or hub id of a
@@ -93,6 +96,16 @@ def job_with_weights(arguments: Arguments, tasks: Mapping[str, Any]) -> Config:
         raise no_run(
             source, error, ", or the directory or hub id of a Hugging Face model"
         ) from None
+    for problem in composition.problems:
+        section, _, name = problem.path.replace("_", "-").rpartition(".")
+        if section in TASKS:
+            option, command = f"--{name}", arguments.command
+            problem.hint = (
+                f"A job for `setpoint infer` has this field. In {command.title}, SOURCE names the "
+                f"weights; --help lists the options."
+            )
+            if any(known.name == option for known in command.options):
+                problem.hint = f"Use {option}."
     layout = _take_layout(composition, arguments)
     job: Job = composition.resolve()
     kind = kind_of(source)
