@@ -78,7 +78,7 @@ def test_the_accepted_budget_is_told(run: Path) -> None:
     assert {item.path for item in accepted.differences} == {"duration", "tracking.every"}
     assert describe_accepted(accepted) == [
         "accepted: duration: 6 steps -> 9 steps (from command line duration)",
-        "run-time settings that changed: tracking.every: 1 steps -> 2 steps",
+        "run-time settings that changed: tracking.every: 1 step -> 2 steps",
     ]
 
 

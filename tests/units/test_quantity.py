@@ -13,7 +13,7 @@ from setpoint.units import Duration, Length, Period
     ("text", "count", "unit", "dump"),
     [
         (100, 100, "steps", "100 steps"),
-        ("1 step", 1, "steps", "1 steps"),
+        ("1 step", 1, "steps", "1 step"),
         ("1e3 steps", 1000, "steps", "1000 steps"),
         ("0.25 epochs", 0.25, "epochs", "0.25 epochs"),
         (".5 epoch", 0.5, "epochs", "0.5 epochs"),

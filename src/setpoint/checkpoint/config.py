@@ -216,7 +216,7 @@ class Checkpoint(Config, role=RUNTIME, rules=RULES):
             yield Problem(
                 "keep_every",
                 f"{every} is not an interval",
-                valid=("null", "1000 steps", "1 epochs", "1e9 tokens", "6 h"),
+                valid=("null", "1000 steps", "1 epoch", "1e9 tokens", "6 h"),
             )
         elif every is not None and self.keep is None and getattr(self.remote, "keep", None) is None:
             yield Problem(

@@ -98,11 +98,11 @@ class Loader(Config, role=RUNTIME):
         given = {name: value for name, value in overrides.items() if value is not None}
         return self.of_training._replace(**given)
 
-    @dead("prefetch", "pin_memory", "timeout")
+    @dead("prefetch", "pin_memory", "timeout", holds=(False,))
     def _options_are_dead(self) -> str | None:
         return None if self.workers or self.of_evaluation.workers else NO_WORKERS
 
-    @dead("evaluation.prefetch", "evaluation.pin_memory", "evaluation.timeout")
+    @dead("evaluation.prefetch", "evaluation.pin_memory", "evaluation.timeout", holds=(False,))
     def _options_of_evaluation_are_dead(self) -> str | None:
         return None if self.of_evaluation.workers else NO_WORKERS
 

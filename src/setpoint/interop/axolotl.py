@@ -379,7 +379,7 @@ def _cadence(c: Conversion, path: str, name: str, total: int | None) -> bool:
         c.paths.setdefault(f"{name}_strategy", (f"{name}_steps",))
         period(c, path, f"{name}_strategy", f"{name}_steps", total)
     elif strategy == "epoch":
-        c.set(path, "1 epochs", f"{name}_strategy")
+        c.set(path, "1 epoch", f"{name}_strategy")
     else:
         return False
     return True
@@ -400,7 +400,7 @@ def _records(c: Conversion, total: int | None) -> None:
     if c.value("save_strategy") == "no":
         c.set("checkpoint.every", "last_step", "save_strategy")
     elif not _cadence(c, "checkpoint.every", "save", total):
-        c.set("checkpoint.every", "1 epochs", "save_steps")
+        c.set("checkpoint.every", "1 epoch", "save_steps")
     c.set("checkpoint.keep", c.number("save_total_limit") or 4, "save_total_limit")
     if isinstance(path := c.value("resume_from_checkpoint"), str):
         text = f"{path} is a checkpoint of transformers: its weights are model.pretrained"

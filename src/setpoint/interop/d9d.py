@@ -134,7 +134,7 @@ def _complete(c: Conversion) -> None:
         _inference(c)
         return
     total = c.number("schedule.total_steps")
-    c.set("duration", f"{total} steps" if total else "1 epochs", "schedule.total_steps")
+    c.set("duration", f"{total} steps" if total else "1 epoch", "schedule.total_steps")
     _ranks(c)
     _model(c)
     _data(c)

@@ -736,7 +736,7 @@ def phases_of(factors: list[float]) -> list[dict[str, object]]:
             if last != factors[done]:
                 add(0, factors[done])
             add(end - done, factors[end], curve)
-    return phases or [{"length": "1 steps", "target": last}]
+    return phases or [{"length": "1 step", "target": last}]
 
 
 def _pieces(factors: list[float], start: int, end: int) -> Iterator[tuple[int, int, str]]:

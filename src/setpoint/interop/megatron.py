@@ -533,7 +533,7 @@ def _memory(c: Conversion) -> None:
             text = "activations of all modules are offloaded, by their size"
             c.report("differs", "offload-modules", text)
     if c.number("empty-unused-memory-level"):
-        c.set("memory.empty_cache", "1 steps", "empty-unused-memory-level")
+        c.set("memory.empty_cache", "1 step", "empty-unused-memory-level")
 
 
 def _blend(c: Conversion, key: str) -> list[dict[str, object]]:

@@ -489,7 +489,7 @@ def _logger(c: Conversion) -> dict[str, object] | None:
 def _records(c: Conversion) -> None:
     """Checkpoints, trackers and profiling."""
     steps = c.number("save_every_n_steps")
-    c.set("checkpoint.every", f"{steps} steps" if steps else "1 epochs", "save_every_n_steps")
+    c.set("checkpoint.every", f"{steps} steps" if steps else "1 epoch", "save_every_n_steps")
     keep = "checkpointer.keep_last_n_checkpoints"
     c.set("checkpoint.keep", c.value(keep), keep)
     tracker = _logger(c)

@@ -383,7 +383,7 @@ def period(c: Conversion, path: str, strategy: str, key: str, total: int | None)
     """Set a period by strategy: never, each epoch, or steps; below 1, a fraction of all steps."""
     kind, steps = c.value(strategy), c.number(key)
     if kind == "epoch":
-        c.set(path, "1 epochs", strategy)
+        c.set(path, "1 epoch", strategy)
     elif kind == "no":
         c.set(path, "never", strategy)
     elif not steps or steps < 0:

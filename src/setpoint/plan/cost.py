@@ -7,7 +7,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.plan.gpus import GpuSpec, Network
 from setpoint.plan.memory import RankMemory
 from setpoint.plan.part_time import Kernels
@@ -149,7 +149,7 @@ class CostEstimate(NamedTuple):
             rows.append(("memory of a rank", f"{in_units(size)} {words} {in_units(has)}"))
         if cost is None:
             return [*rows, ("run", f"unknown: duration = {self.duration} is not in steps or time")]
-        rows.append(("run", f"{cost.steps:,} steps, {_hours(cost.seconds)}"))
+        rows.append(("run", f"{plural(cost.steps, 'step')}, {_hours(cost.seconds)}"))
         rows.append(("GPU-hours", _number(cost.gpu_hours)))
         money = cost.money
         price = UNPRICED if money is None else f"{money:,.2f}" if money >= 1 else f"{money:.3g}"

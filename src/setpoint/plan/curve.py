@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.optim.schedule.config import Piecewise, Plateau
 from setpoint.optim.schedule.curves import ScheduleTime, measure, nearest, phase_ends
 from setpoint.train.config import steps_before
@@ -179,7 +179,7 @@ class _Run:
         units = " and ".join(sorted(used - {"steps", "tokens"}))
         yield (
             f"the number of {units} per step is unknown before the run; the curve assumes "
-            f"{self.steps:,} steps, --steps N sets another number"
+            f"{plural(self.steps, 'step')}, --steps N sets another number"
         )
 
 

@@ -79,7 +79,7 @@ def _measure(value: object, *, zero: bool = False) -> tuple[int | float, str, st
     share = not match[2] and "." in digits and "e" not in digits.lower()
     if unit != "epochs" and (share or not isinstance(exact, int)):
         raise Invalid(f"must be an integer number of {unit}: got {for_error(value)}", EXAMPLES)
-    return exact, unit, f"{exact} {unit}"
+    return exact, unit, f"{exact} {unit.removesuffix('s') if exact == 1 else unit}"
 
 
 def _time(seconds: float) -> str:

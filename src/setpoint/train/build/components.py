@@ -583,10 +583,10 @@ def data_line(job: Job, components: Components) -> str:
         assert epoch_rows is not None
         if limit.unit == "epochs":
             steps = math.ceil(batch.steps_for(limit.count * epoch_rows))
-            notes.append(f"{limit.text} are {steps:,} steps")
+            notes.append(f"{limit.text} = {steps:,} steps")
         elif limit.unit in ("steps", "tokens"):
             rows = limit.count / batch.sequence_length
             if limit.unit == "steps":
                 rows = batch.sequences_before(int(limit.count))
-            notes.append(f"{limit.text} are {rows / epoch_rows:.3g} epochs")
+            notes.append(f"{limit.text} = {rows / epoch_rows:.3g} epochs")
     return "\n".join(["; ".join(notes), *lines])

@@ -8,7 +8,17 @@ from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from setpoint.config import Caution, Config, Problem, SetpointError, dead, fields_of, is_set, rule
+from setpoint.config import (
+    Caution,
+    Config,
+    Problem,
+    SetpointError,
+    dead,
+    fields_of,
+    is_set,
+    plural,
+    rule,
+)
 from setpoint.data.config import PHASE_UNITS
 from setpoint.data.sources.config import (
     Conversations,
@@ -149,7 +159,7 @@ def phase_problems(job: Job) -> Iterator[Problem]:
         elif end is not None and step >= end:
             yield Problem(
                 f"{path}.start",
-                f"starts at step {step}, but the run has only {end} steps",
+                f"starts at step {step}, but the run has only {plural(end, 'step')}",
                 valid=(f"{end - 1} steps",) if end - 1 > before else (),
                 also=("duration",),
             )
@@ -171,7 +181,7 @@ def stream_problems(job: Job) -> Iterator[Problem]:
             message = (
                 "is a fraction of an epoch, but of streamed data only the end of an epoch is known"
             )
-            valid = ("1 epochs",)
+            valid = ("1 epoch",)
         else:
             continue
         also = ["duration"] if path == "schedule.horizon" else []
