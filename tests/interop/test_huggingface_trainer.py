@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 import torch
 
+import setpoint as sp
 from setpoint.cli.main import main
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.huggingface_trainer import KEYS
 from setpoint.model.layers import parameter_kinds
 from setpoint.optim.config import AdamWConfig
 from setpoint.train.config import Job
+from setpoint.train.run import train
 
+from ..data.tokenizers_here import END, byte_level
 from .converting import assert_rates, assert_values, job_of, kinds
 
 BASE: dict[str, Any] = {
@@ -207,14 +210,16 @@ SFT: list[tuple[dict[str, Any], dict[str, object]]] = [
     ({"max_seq_length": 96}, {
         "batch.sequence_length": 96, "data.packing.method": "none", "optimizer.lr": 1e-3,
         "memory.activation_checkpointing.type": "full", "precision.compute": "bf16",
-        "data.sources.0.loss_on": "all", "data.sources.0.paths.0":
-        "hf://datasets/text@~parquet/default/train/*.parquet"}),
+        "data.sources.0.loss_on": "completion", "data.sources.0.filter.longest": 96,
+        "data.sources.0.paths.0": "hf://datasets/text@~parquet/default/train/*.parquet"}),
     ({"packing": True, "assistant_only_loss": True, "fp16": True}, {
         "batch.sequence_length": 1024, "data.packing.method": "first_fit_decreasing",
         "data.sources.0.loss_on": "answers", "precision.compute": "fp16"}),
     ({"use_flash_attention_2": True, "dataset_mixer": {"/data/rows": 1.0},
       "neftune_noise_alpha": 5}, {"model.embedding_noise": 5,
         "model.attention_backend": "flash_attention_2", "data.sources.0.paths.0": "/data/rows"}),
+    ({"packing": False, "completion_only_loss": False, "dataset_text_field": "body"}, {
+        "data.sources.0.loss_on": "all", "data.sources.0.columns.text": "body"}),
     ({"packing": True, "packing_strategy": "wrapped", "dataset_text_field": "body"}, {
         "data.packing.method": "concatenate", "data.sources.0.field": "body"}),
     ({"use_peft": True, "lora_r": 4, "load_in_4bit": True, "lora_target_modules": ["q_proj"],
@@ -245,6 +250,82 @@ def test_files_of_trl_have_its_defaults(
     document = read(tmp_path, block_size=None, **keys)
     assert_values(document.data, fields)
     job_of(document, 2)
+
+
+def test_local_files_of_a_split(tmp_path: Path) -> None:
+    names = ("train-0.jsonl", "more/train_1.parquet", "test.jsonl", "README.md")
+    for name in names:
+        (tmp_path / "rows" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "rows" / name).touch()
+    keys = {"dataset_name": str(tmp_path / "rows"), "packing": False, "eval_strategy": "epoch"}
+    data = read(tmp_path, **keys).data["data"]
+    places = [str(tmp_path / "rows" / name) for name in names]
+    assert data["sources"][0]["paths"] == places[1::-1]
+    assert data["validation"][0]["paths"] == places[2:3]
+    document = read(tmp_path, **keys, dataset_test_split="validation")
+    assert kinds(document)["dataset_name"] == "needs a decision"
+
+
+def test_losses_and_weights_are_those_of_the_trainer(tmp_path: Path) -> None:
+    """A file of TRL, and Trainer on rows as TRL makes them."""
+    import transformers
+
+    folder = byte_level(tmp_path / "model", vocab_size=270)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder, pad_token=END, bos_token=None)
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=len(tokenizer), hidden_size=16, intermediate_size=32, num_hidden_layers=2,
+        num_attention_heads=2, max_position_embeddings=64, initializer_range=0.2,
+    )  # fmt: skip
+    transformers.LlamaForCausalLM(config).save_pretrained(folder)
+    pairs = [(f"hello {n}", " world" * (1 + n % 4)) for n in range(20)]
+    rows = [{"prompt": first, "completion": second} for first, second in pairs[:10]]
+    rows += [{"prompt": first, "completion": second + END} for first, second in pairs[10:]]
+    (tmp_path / "rows.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    arguments: dict[str, Any] = {
+        "output_dir": str(tmp_path / "out"), "max_steps": 8, "learning_rate": 0.02,
+        "per_device_train_batch_size": 2, "gradient_accumulation_steps": 2, "warmup_steps": 2,
+        "lr_scheduler_type": "cosine", "weight_decay": 0.1, "max_grad_norm": 0.5, "use_cpu": True,
+        "train_sampling_strategy": "sequential", "label_smoothing_factor": 0.1, "bf16": False,
+        "logging_steps": 1,
+    }  # fmt: skip
+    length = 26
+
+    def encoded(first: str, second: str) -> dict[str, list[int]]:
+        start, ids = (tokenizer(text)["input_ids"] for text in (first, first + second + END))
+        labels = [-100] * len(start) + ids[len(start) :]
+        return {"input_ids": ids[:length], "labels": labels[:length]}
+
+    losses: list[float] = []
+
+    class Recorded(transformers.Trainer):
+        def training_step(self, *inputs: Any, **more: Any) -> torch.Tensor:
+            losses.append(float(loss := super().training_step(*inputs, **more)))
+            return loss
+
+    trainer = Recorded(
+        transformers.LlamaForCausalLM.from_pretrained(folder, dtype="float32"),
+        transformers.TrainingArguments(**arguments, report_to="none", disable_tqdm=True),
+        train_dataset=[encoded(*pair) for pair in pairs],
+        data_collator=transformers.DataCollatorForSeq2Seq(tokenizer, padding=True),
+    )
+    trainer.train()
+    data = {
+        "model_name_or_path": str(folder), "dataset_name": str(tmp_path / "rows.jsonl"),
+        "max_length": length, "completion_only_loss": True, "gradient_checkpointing": False,
+    }  # fmt: skip
+    (tmp_path / "job.json").write_text(json.dumps(arguments | data))
+    document = read_foreign("huggingface_trainer", str(tmp_path / "job.json"))
+    run = sp.load_run(train(job_of(document)))
+    expected = [sum(losses[n : n + 2]) for n in range(0, len(losses), 2)]
+    ours = [row["loss"] for row in run.rows if row["kind"] == "train"]
+    assert ours == pytest.approx(expected, abs=1e-5)
+    sp.export(run, tmp_path / "trained")
+    trained = transformers.LlamaForCausalLM.from_pretrained(tmp_path / "trained")
+    trained, weights = trained.state_dict(), trainer.model.state_dict()
+    assert trained.keys() == weights.keys()
+    for name, weight in weights.items():
+        torch.testing.assert_close(trained[name], weight, rtol=0, atol=1e-5)
 
 
 def test_what_trl_has_and_setpoint_has_not_is_reported(tmp_path: Path) -> None:

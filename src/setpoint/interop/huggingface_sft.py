@@ -1,13 +1,16 @@
 """Arguments of TRL's SFT script, and of the recipes of alignment-handbook and open-r1.
 
 A file belongs to TRL if it has a key in `MARKS`; TRL's own defaults then apply. Formulas of TRL:
-the loss covers whole conversations unless assistant_only_loss is true; without packing, rows are
-padded to the longest of a batch, and longer ones are truncated.
+the loss covers whole texts and conversations, or completions where rows have prompts; prompts and
+completions that are strings have no template, and texts end with the separator; without packing,
+rows are padded to the longest of a batch, and longer ones are truncated.
 """
 
 from __future__ import annotations
 
 import os
+import re
+from pathlib import Path
 from typing import Any, cast
 
 from setpoint.interop.dialect import Conversion, Key, alike, keys_of
@@ -35,8 +38,7 @@ KEYS = {
     "bnb_4bit_quant_type": Key("nf4", differs="the 4-bit format is NF4"),
     "bnb_4bit_quant_storage": Key(None, idle="it changes only how the bits are stored"),
     "lora_task_type": Key("CAUSAL_LM", idle="the task is that of a language model"),
-    "completion_only_loss": Key(None,
-        differs="only completions of rows with a prompt are trained on, as by default in TRL"),
+    "completion_only_loss": Key(None),
     "dataset_kwargs": Key(None, decision="set the template or the separator of the tokenizer"),
     "eos_token": Key(None, decision="set by the tokenizer's files: tokenizer.separator"),
     "router_aux_loss_coef": Key(None, decision="set model.overrides.router_aux_loss_coef"),
@@ -53,6 +55,7 @@ KEYS = {
     **alike("", "padding_free eval_packing pad_to_multiple_of pad_token tokenizer_name_or_path",
         Key(None, idle="it does not change the arithmetic")),
 }  # fmt: skip
+RECORDS = (".json", ".jsonl", ".parquet", ".csv", ".arrow")
 PREFERENCES = "a job of preferences or reinforcement learning: Setpoint trains on text"
 REFUSED: dict[str, str] = dict.fromkeys(
     ("beta", "max_prompt_length", "num_generations", "reward_model_path", "reward_funcs",
@@ -167,23 +170,37 @@ def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, Any]:
     c.report_rest(key, entry, "id path config name split columns weight fraction")
     name, config = entry.get("id", entry.get("path")), entry.get("config", entry.get("name"))
     split, share = entry.get("split", "train"), entry.get("weight", entry.get("fraction"))
-    if c.given("dataset_text_field") or entry.get("columns") == ["text"]:
-        field, streaming = c.value("dataset_text_field"), c.value("streaming") or None
+    field = c.value("dataset_text_field")
+    is_stream = c.value("packing") and c.value("packing_strategy") == "wrapped"
+    if is_stream and (c.given("dataset_text_field") or entry.get("columns") == ["text"]):
         source = {"type": "huggingface", "path": name, "subset": config, "split": split,
-                  "field": field, "streaming": streaming}  # fmt: skip
+                  "field": field, "streaming": c.value("streaming") or None}  # fmt: skip
     else:
         paths = [f"hf://datasets/{name}@~parquet/{config or 'default'}/{split}/*.parquet"]
-        if str(name).startswith(("/", ".", "~")):
-            paths = [str(name)]
-            if not os.path.isfile(str(name)):
-                text = f"all files of {name} are read, not {split} alone"
-                c.report("needs a decision", key, text)
-        only = c.value("assistant_only_loss")
-        source = {"type": "conversations", "paths": paths, "loss_on": "answers" if only else "all",
+        if os.path.exists(str(name)) or str(name).startswith(("/", ".", "~")):
+            paths = local_files(c, key, str(name), str(split))
+        loss_on = "all" if c.value("completion_only_loss") is False else "completion"
+        if c.value("assistant_only_loss"):
+            loss_on = "answers"
+        columns = {"text": field} if field != "text" else None
+        source = {"type": "conversations", "paths": paths, "columns": columns, "loss_on": loss_on,
                   "template": _template(c)}  # fmt: skip
+        if isinstance(length := c.number("max_length"), int):
+            source["filter"] = {"longest": length, "too_long": "truncate"}
     if isinstance(share, int | float) and 0 < share < 1:
-        source["filter"] = c.share_of_rows(key, name, share) or None
+        source["filter"] = {**source.get("filter", {}), **c.share_of_rows(key, name, share)}
     return source
+
+
+def local_files(c: Conversion, key: str, path: str, split: str) -> list[str]:
+    """Files of a split in a local directory, which are recognized by their names or folders."""
+    folder = Path(path).expanduser()
+    files = sorted(file for file in folder.rglob("*.*") if file.suffix in RECORDS)
+    name = re.compile(rf"(^|[-._ \d/]){re.escape(split)}([-._ \d/]|$)")
+    named = [file for file in files if name.search(file.relative_to(folder).as_posix())]
+    if not named and split != "train" and folder.is_dir():
+        c.report("needs a decision", key, f"no file of {path} has {split} in its name")
+    return [*map(str, named or files)] or [path]
 
 
 def _template(c: Conversion) -> str | None:

@@ -1,6 +1,7 @@
 """Conversations as tokens: equal to those of transformers, with the loss on exactly the answers."""
 
 import json
+import os
 import shutil
 from functools import cache, partial
 from pathlib import Path
@@ -289,6 +290,35 @@ def test_segments(tmp_path: Path, folders: dict[str, Path]) -> None:
         documents(tmp_path, rows, tokenizer)
 
 
+@pytest.mark.parametrize("kind", KINDS)
+def test_completions_and_texts_are_those_of_trl(
+    tmp_path: Path, folders: dict[str, Path], kind: str
+) -> None:
+    """The mask starts where the prompt and the whole first differ; texts get an end."""
+    tokenizer, other = tokenizer_in(folders[kind]), their_tokenizer(folders[kind])
+    prompt, completion = DIALOGUE[:2], DIALOGUE[2:]
+    rows = [
+        {"prompt": prompt, "completion": completion}, {"messages": DIALOGUE},
+        {"prompt": "the words", "completion": " hello"}, {"text": "the words"},
+        {"text": f"hello{other.eos_token}"},
+    ]  # fmt: skip
+    chatml = partial(other.apply_chat_template, chat_template=CHATML)
+    starts = [chatml(prompt, add_generation_prompt=True)["input_ids"], []]
+    starts += [other("the words")["input_ids"], [], []]
+    dialogue = chatml(DIALOGUE)["input_ids"]
+    wholes = [dialogue, dialogue]
+    wholes += [
+        other(text + other.eos_token)["input_ids"]
+        for text in ("the words hello", "the words", "hello")
+    ]
+    found = documents(tmp_path, rows, tokenizer, template="chatml", loss_on="completion")
+    for document, start, expected in zip(found, starts, wholes, strict=True):
+        assert document.tokens is not None and document.trained is not None
+        assert document.tokens.tolist() == expected
+        common = len(os.path.commonprefix([start, expected])) or 1  # noqa: RUF071
+        assert document.trained.tolist() == [n >= common for n in range(len(expected))]
+
+
 def test_answers_of_the_prompt_are_not_trained_on(tmp_path: Path) -> None:
     row = {"prompt": TURNS["messages"][:3], "completion": TURNS["messages"][3:]}
     (found,) = documents(tmp_path, [row], template="plain")
@@ -433,7 +463,7 @@ def test_answers_of_a_template_of_another_form(tmp_path: Path, folders: dict[str
 
 
 WRONG: dict[str, tuple[Any, str, str]] = {
-    "no shape": ({"text": "a"}, "plain", r"the fields 'text', but one of these comb"),
+    "no shape": ({"body": "a"}, "plain", r"the fields 'body', but one of these comb"),
     "preferences": ({"chosen": []}, "plain", "has preferences"),
     "no role": ({"messages": [{"content": "a"}]}, "plain", r"'messages.0.role'.* missing"),
     "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "plain",

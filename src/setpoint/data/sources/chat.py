@@ -44,11 +44,13 @@ class Conversation:
         messages: mappings with `role`, `content` and other fields of the row.
         answers: indices of the messages that are targets.
         tools: descriptions of callable functions; None: none.
+        prompt: number of messages in front of the completion; 0: the row has none.
     """
 
     messages: list[dict[str, Any]]
     answers: tuple[int, ...]
     tools: list[Any] | None = None
+    prompt: int = 0
 
     def texts(self) -> list[str]:
         """Contents and tool calls of the messages, without roles."""

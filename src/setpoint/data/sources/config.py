@@ -17,7 +17,7 @@ NAME = r"[A-Za-z0-9_.\-]+"
 
 # Fields by which rows of conversations are recognized, and others.
 ROW_FIELDS = ("messages", "conversations", "input_ids", "prompt", "completion", "instruction",
-              "output", "segments")  # fmt: skip
+              "output", "segments", "text")  # fmt: skip
 ROW_OPTIONS = ("input", "system", "history", "tools", "labels", "attention_mask", "position_ids")
 
 NOT_PLAIN = "text-files-hold-records"
@@ -223,7 +223,7 @@ class Conversations(
 
     paths: tuple[str, ...]
     """Files, folders, globs and URLs of JSON, CSV, Parquet or Arrow. A row has `messages`,
-    `conversations`, `prompt` and `completion`, `instruction` and `output`, `segments`, or
+    `conversations`, `prompt` and `completion`, `instruction` and `output`, `segments`, `text`, or
     `input_ids` and `labels`."""
 
     columns: dict[str, str] | None = None
@@ -234,9 +234,10 @@ class Conversations(
     """Chat template: plain, alpaca, chatml, llama3, one of the tokenizer's by name, or a Jinja
     file; null: the tokenizer's own."""
 
-    loss_on: Literal["answers", "last_answer", "all"] = "answers"
+    loss_on: Literal["answers", "last_answer", "completion", "all"] = "answers"
     """Tokens trained on. answers: the assistant's messages with their end of turn; last_answer: the
-    last of these; all: every token."""
+    last of these; completion: all after the prompt in rows with `prompt` and `completion`, which as
+    strings are one text without a template, and every token in other rows; all: every token."""
 
     untrained: Literal["error", "drop"] = "error"
     """Rows in which no token is trained on. drop: they are left out."""

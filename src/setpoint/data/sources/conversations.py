@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -34,6 +35,7 @@ SHAPES = (
     "prompt and completion",
     "instruction (and input) and output",
     "segments",
+    "text",
 )
 PAIRS = (("prompt", "completion"), ("instruction", "output"))
 PREFERENCES = ("chosen", "rejected")
@@ -66,20 +68,23 @@ class Segments:
     Arguments:
         texts: the segments.
         trained: which of them are targets.
+        joined: True if they are one text, between the tokenizer's opening and a separator.
     """
 
     texts: tuple[str, ...]
     trained: tuple[bool, ...]
+    joined: bool = False
 
 
 def read_row(
-    row: Mapping[str, Any], filled: bool = False, shifted: bool = False
+    row: Mapping[str, Any], filled: bool = False, shifted: bool = False, joined: bool = False
 ) -> Conversation | TokenizedRow | Segments:
     """Read a row; if it matches several of `SHAPES`, the first one counts.
 
     Arguments:
         filled: whether the row is from a table, which has null for missing fields.
         shifted: see `read_tokens`.
+        joined: whether a prompt and completion that are strings are one text.
 
     Raises:
         RowError: the row matches no shape, or a field is invalid.
@@ -93,6 +98,10 @@ def read_row(
     if row.get("input_ids") is not None:
         return read_tokens(row, shifted)
     if row.get("prompt") is not None and row.get("completion") is not None:
+        texts = (row["prompt"], row["completion"])
+        if joined and isinstance(texts[0], str) and isinstance(texts[1], str):
+            _check_unicode(texts)
+            return Segments(texts, (False, True), joined=True)
         prompt = _either(row["prompt"], "prompt", "user")
         messages = prompt + _either(row["completion"], "completion", "assistant")
         return _conversation(messages, row, first=len(prompt))
@@ -100,6 +109,11 @@ def read_row(
         return _conversation(_instruction(row), row)
     if row.get("segments") is not None:
         return _segments(row["segments"])
+    if row.get("text") is not None:
+        if not isinstance(row["text"], str):
+            raise wrong_kind("text", "a str", row["text"])
+        _check_unicode(row["text"])
+        return Segments((row["text"],), (True,), joined=True)
     if any(name in row for name in PREFERENCES):
         raise RowError("has preferences (chosen, rejected), not a conversation")
     fields = ", ".join(map(repr, row)) or "none"
@@ -123,7 +137,7 @@ def _conversation(
     tools = functions and [{"type": "function", "function": each} for each in functions]
     tools = _tools(row.get("tools"), "tools") or tools
     _check_unicode([messages, tools])
-    return Conversation(messages, tuple(answers), tools)
+    return Conversation(messages, tuple(answers), tools, first)
 
 
 def _take_marks(message: dict[str, Any], number: int) -> bool:
@@ -371,6 +385,8 @@ def conversations_in(
         filled, section = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
         section.columns = None if columns is None else dict(columns)
         values = with_columns(row.values, columns)
+        if "text" not in (columns or {}):  # which would be text without conversations
+            values = {name: value for name, value in values.items() if name != "text"}
         try:
             read_row(values, filled)
         except RowError:
@@ -456,10 +472,22 @@ class ConversationsSource(BuiltSource[Conversations]):
         return cast(ChatTokenizer, tokenizer)
 
     def _labelled(self, name: str, row: Segments, tokenizer: ChatTokenizer) -> Iterator[Document]:
-        """Encode each segment by itself, as Axolotl does."""
-        pieces = [with_controls(text, tokenizer.chat.controls) for text in row.texts]
-        parts = [tokenizer.encode_pieces(part).tokens for part in pieces]
-        trained = np.repeat(np.array(row.trained, np.bool_), [len(part) for part in parts])
+        """Encode each segment by itself, as Axolotl does, or all as one text, as TRL does."""
+        texts = ["".join(row.texts)] if row.joined else row.texts
+        encoded = [
+            tokenizer.encode_pieces(with_controls(text, tokenizer.chat.controls)) for text in texts
+        ]
+        parts = [part.tokens for part in encoded]
+        if row.joined:
+            (tokens,), end, opening = parts, tokenizer.separator, [*tokenizer.opening]
+            ending = [] if tokens[-1:].tolist() == [end] else [end]
+            parts = [np.array(part, np.int64) for part in (opening, tokens, ending)]
+            trained = np.ones(sum(map(len, parts)), np.bool_)
+            if len(row.texts) > 1:
+                mask = answer_mask(encoded[0].places, ((len(row.texts[0]), len(texts[0])),))
+                trained[: len(opening) + len(tokens)] = [*[False] * len(opening), *mask]
+        else:
+            trained = np.repeat(np.array(row.trained, np.bool_), [len(part) for part in parts])
         if not trained.any():
             yield from self._untrained("no segment with label true has a token")
             return
@@ -473,15 +501,24 @@ class ConversationsSource(BuiltSource[Conversations]):
         self, name: str, chat: Conversation, template: ChatTemplate, tokenizer: ChatTokenizer
     ) -> Iterator[Document]:
         loss_on = self.config.loss_on
+        if loss_on == "completion" and not chat.prompt:
+            loss_on = "all"
         answers = chat.answers[-1:] if loss_on == "last_answer" else chat.answers
         try:
-            rendered = template.render(chat, () if loss_on == "all" else answers)
+            is_whole = loss_on in ("all", "completion")
+            rendered = template.render(chat, () if is_whole else answers)
+            spans = rendered.answers
+            if loss_on == "completion":
+                before = Conversation(chat.messages[: chat.prompt], (), chat.tools)
+                prompt = "".join(piece.text for piece in template.prompt(before))
+                common = os.path.commonprefix([prompt, rendered.text])  # noqa: RUF071
+                spans = ((len(common), len(rendered.text)),)
         except RowError as error:
             raise RowError(f"{error}.\nAnother template: {self.where}.template") from error
         tokens, places = tokenizer.encode_pieces(rendered.pieces)
         full = np.ones(len(tokens), np.bool_)
-        trained = full if loss_on == "all" else answer_mask(places, rendered.answers)
-        ended = loss_on == "all" or answers[-1:] == (len(chat.messages) - 1,)
+        trained = full if loss_on == "all" else answer_mask(places, spans)
+        ended = is_whole or answers[-1:] == (len(chat.messages) - 1,)
         if rendered.end is not None and ended:
             tokens = np.append(tokens, tokenizer.chat.tokens[rendered.end])
             trained = np.append(trained, trained.any())
@@ -527,7 +564,8 @@ class ConversationsSource(BuiltSource[Conversations]):
                 try:
                     filled = kind in (PARQUET, ARROW)
                     values = with_columns(row.values, columns)
-                    content = read_row(values, filled, self.config.shifted_labels)
+                    joined = self.config.loss_on == "completion"
+                    content = read_row(values, filled, self.config.shifted_labels, joined)
                 except RowError as error:
                     raise SetpointError(
                         f"{self.where}.paths: {row.place}: {error}.\n{_valid_row(columns)}"
@@ -556,7 +594,7 @@ def answer_mask(
 VALID_ROW = (
     'Valid: a row such as {"messages": [{"role": "user", "content": "..."}, {"role": "assistant", '
     '"content": "..."}]}, or with the keys prompt and completion, instruction and output, '
-    "input_ids and labels, or segments."
+    "input_ids and labels, segments, or text."
 )
 
 
