@@ -34,7 +34,7 @@ checkpointer:
   output_dir: ${{output_dir}}
   model_type: LLAMA3
 dataset:
-  _component_: torchtune.datasets.alpaca_dataset
+  _component_: torchtune.datasets.{dataset}
   packed: False
 batch_size: 2
 gradient_accumulation_steps: 4
@@ -66,9 +66,11 @@ def read(
     rest: str = COSINE,
     length: object = 512,
     optimizer: str = "torch.optim.AdamW",
+    dataset: str = "alpaca_dataset",
 ) -> ConvertedDocument:
     path = folder / "job.yaml"
-    text = BASE.format(model=model, parts=parts, rest=rest, length=length, optimizer=optimizer)
+    text = BASE.format(model=model, parts=parts, rest=rest, length=length, optimizer=optimizer,
+                       dataset=dataset)  # fmt: skip
     path.write_text(text)
     return read_foreign("torchtune", str(path))
 
@@ -289,3 +291,33 @@ def test_benchmarks_and_generation_are_inference_jobs(
     sampling = job.generation.max_tokens, job.generation.temperature, job.generation.top_k
     assert sampling == (9, 0.6, 300)
     assert (job.chat is not None) == model.startswith("llama3")
+
+
+CONVERSATIONS: list[tuple[str, dict[str, str] | None]] = [
+    ("instruct_dataset\n  source: a/b\n  column_map: {input: question, output: answer}",
+     {"prompt": "question", "completion": "answer"}),
+    ("instruct_dataset\n  source: a/b", {"prompt": "input", "completion": "output"}),
+    ("samsum_dataset", {"prompt": "dialogue", "completion": "summary"}),
+    ("alpaca_dataset\n  column_map: {instruction: task, output: output}", {"instruction": "task"}),
+    ("chat_dataset\n  source: a/b\n  conversation_column: dialogue\n  conversation_style: openai",
+     {"messages": "dialogue"}),
+    ("chat_dataset\n  source: a/b\n  conversation_column: conversations\n"
+     "  conversation_style: sharegpt", None),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("dataset", "columns"), CONVERSATIONS)
+def test_columns_of_conversations(
+    tmp_path: Path, dataset: str, columns: dict[str, str] | None
+) -> None:
+    document = read(tmp_path, dataset=dataset)
+    (source,) = document.data["data"]["sources"]
+    assert source["type"] == "conversations" and source.get("columns") == columns
+    job_of(document)
+    document = read(tmp_path, dataset=f"{dataset}\n  new_system_prompt: Be brief.")
+    assert kinds(document)["dataset"] == "needs a decision"
+
+
+def test_a_chat_of_an_unknown_style_needs_a_decision(tmp_path: Path) -> None:
+    style = "chat_dataset\n  source: a/b\n  conversation_column: c\n  conversation_style: mine"
+    assert kinds(read(tmp_path, dataset=style))["dataset"] == "needs a decision"

@@ -27,13 +27,19 @@ from setpoint.interop.torchtune_models import FAMILIES, component, convert_model
 PRINTED = "it changes only what is printed"
 OTHER_JOB = "a job of {}: Setpoint trains on text"
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "output_proj": "output"}
-CONVERSATIONS = {
-    "alpaca_dataset": ("tatsu-lab/alpaca", "", ""),
-    "alpaca_cleaned_dataset": ("yahma/alpaca-cleaned", "", ""),
-    "slimorca_dataset": ("Open-Orca/SlimOrca-Dedup", "", ""),
-    "chat_dataset": (None, "conversation_column", "conversations messages"),
+TURN = {"input": "prompt", "output": "completion"}
+"""Columns of a question and its answer, as rows of conversations name them."""
+STYLES = {"openai": "messages", "sharegpt": "conversations"}
+CONVERSATIONS: dict[str, tuple[str | None, dict[str, str]]] = {
+    "alpaca_dataset": ("tatsu-lab/alpaca", {}),
+    "alpaca_cleaned_dataset": ("yahma/alpaca-cleaned", {}),
+    "slimorca_dataset": ("Open-Orca/SlimOrca-Dedup", {}),
+    "chat_dataset": (None, {}),
+    "instruct_dataset": (None, {"input": "input", "output": "output"}),
+    "grammar_dataset": ("liweili/c4_200m", {"input": "input", "output": "output"}),
+    "samsum_dataset": ("Samsung/samsum", {"input": "dialogue", "output": "summary"}),
 }
-"""Data sets of conversations: where they lie, and the values of a parameter that fit."""
+"""Data sets of conversations: where they are, and the columns of a question and its answer."""
 TEXTS = {
     "text_completion_dataset": (None, None, "text"),
     "wikitext_dataset": ("EleutherAI/wikitext_document_level", "wikitext-103-v1", "page"),
@@ -306,20 +312,20 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
         return {"type": "huggingface", "path": path, "subset": entry.get("name", subset),
                 "split": split, "field": column,
                 "data_files": [files] if isinstance(files, str) else files}  # fmt: skip
-    if name not in CONVERSATIONS or entry.get("column_map") or entry.get("filter_fn"):
+    part = str(split).removeprefix("train")
+    taken = ("filter_fn", "new_system_prompt")
+    columns = _columns(entry, name)
+    if name not in CONVERSATIONS or columns is None or any(map(entry.get, taken)) or (
+            part and part[0] != "["):  # fmt: skip
         c.report("needs a decision", key, decision)
         return None
-    place, parameter, words = CONVERSATIONS[name]
-    path, part = entry.get("source", place), str(split).removeprefix("train")
-    if (part and part[0] != "[") or (parameter and entry.get(parameter) not in words.split()):
-        c.report("needs a decision", key, decision)
-        return None
+    path = entry.get("source", CONVERSATIONS[name][0])
     share = share_in(part)
     limits = c.share_of_rows(key, path, share) if share else {}
     if part and not share:
         text = f"all rows of train are read, not {part}: set {flag}.0.filter"
         c.report("needs a decision", key, text)
-    fields = "train_on_input conversation_column conversation_style column_map filter_fn"
+    fields = "train_on_input conversation_column conversation_style column_map"
     c.report_rest(key, entry, f"{names} {fields}")
     paths = [f"hf://datasets/{path}/**"]
     if path in FORMATS and files:
@@ -330,7 +336,25 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
         text = "Alpaca's prompt alone; in torchtune, within the control tokens of a chat"
         c.report("differs", key, text)
     return {"type": "conversations", "paths": paths, "template": "alpaca" if is_alpaca else None,
-            "loss_on": "all" if on_input else "answers", "filter": limits or None}  # fmt: skip
+            "columns": columns or None, "loss_on": "all" if on_input else "answers",
+            "filter": limits or None}  # fmt: skip
+
+
+def _columns(entry: dict[str, Any], name: str) -> dict[str, str] | None:
+    """Columns of a data set by the fields of conversations; None if they are not known."""
+    columns: Any = entry.get("column_map") or CONVERSATIONS.get(name, (None, {}))[1]
+    if name == "chat_dataset":
+        style = STYLES.get(str(entry.get("conversation_style")), "")
+        columns = {style: entry.get("conversation_column")} if style else None
+    is_known = isinstance(columns, dict) and all(
+        isinstance(text, str) for pair in cast("dict[Any, Any]", columns).items() for text in pair
+    )
+    if not is_known:
+        return None
+    fields = {} if name.startswith("alpaca") else TURN
+    known = cast("dict[str, str]", columns)
+    named = {fields.get(field, field): column for field, column in known.items()}
+    return {field: column for field, column in named.items() if field != column}
 
 
 def _loop(c: Conversion) -> None:
