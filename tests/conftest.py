@@ -19,7 +19,7 @@ from hypothesis import settings
 from setpoint.track import environment
 from setpoint.track.environment import code_revision
 
-from .support.forks import Forks, forked, share, shared
+from .support.forks import Forks, share, shared
 
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE, BENCHMARKS = ROOT / "src", ROOT / "benchmarks"
@@ -102,7 +102,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         module, names = getattr(item, "module", None), getattr(item, "fixturenames", ())
         starts = hasattr(module, "subprocess") or hasattr(module, "forked")
-        if starts or "forks" in names or "run_module" in names:
+        if starts or "forks" in names:
             item.add_marker("process")
         if item.get_closest_marker("cuda") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a GPU; see `make test-gpu`"))
@@ -169,12 +169,6 @@ def source_files() -> dict[str, SourceFile]:
 def forks() -> Forks:
     """Starts Python programs that need not import torch first."""
     return shared()
-
-
-@pytest.fixture(scope="session")
-def run_module() -> Callable[..., str]:
-    """Runs a module of the tests as a program of its own, such as one of several ranks."""
-    return forked
 
 
 @pytest.fixture

@@ -6,13 +6,14 @@ import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from .audit import audit
 from .conftest import SourceFile
+from .support.forks import forked
 
 UNSAFE = {
     "pickle", "_pickle", "cPickle", "dill", "cloudpickle", "joblib", "marshal", "shelve",
@@ -59,9 +60,7 @@ def used(text: str, tree: ast.AST) -> Iterator[str]:
                 yield "shell"
 
 
-def test_no_module_reads_what_can_run_code_or_listens(
-    source_files: dict[str, SourceFile],
-) -> None:
+def test_no_module_reads_what_can_run_code_or_listens(source_files: dict[str, SourceFile]) -> None:
     found = {
         (module, name)
         for module, file in source_files.items()
@@ -183,11 +182,9 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, subprocess.Comp
 
 
 @pytest.mark.parametrize("which", ["some", pytest.param("all", marks=pytest.mark.slow)])
-def test_hostile_runs_are_data_to_every_command(
-    tmp_path: Path, run_module: Callable[..., str], which: str
-) -> None:
+def test_hostile_runs_are_data_to_every_command(tmp_path: Path, which: str) -> None:
     """They write nothing outside of themselves, take no memory, and are refused in words."""
-    found = json.loads(run_module("tests.support.hostile", str(tmp_path), which).splitlines()[-1])
+    found = json.loads(forked("tests.support.hostile", str(tmp_path), which).splitlines()[-1])
     assert found["wrong"] == []
     assert found["traps"] >= 40 and found["commands"] >= (700 if which == "all" else 20)
 

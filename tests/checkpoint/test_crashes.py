@@ -1,11 +1,11 @@
 """Processes that die, and disks that fill up, in the middle of a save."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ..support.forks import forked
 from .crashed import (
     ACTIONS,
     CODES,
@@ -49,33 +49,31 @@ def test_a_clock_that_goes_back(tmp_path: Path) -> None:
     assert clocks_that_go_back(tmp_path) == len(ACTIONS)
 
 
-def counts(run_module: Callable[..., str], folder: Path, *words: object) -> dict[str, int]:
+def counts(folder: Path, *words: object) -> dict[str, int]:
     kind, *more = map(str, words)
-    printed = run_module("tests.checkpoint.crashed_ranks", kind, str(folder), *more)
+    printed = forked("tests.checkpoint.crashed_ranks", kind, str(folder), *more)
     return json.loads(printed.splitlines()[-1])
 
 
-def test_a_power_cut_anywhere_of_ranks_crash(
-    tmp_path: Path, run_module: Callable[..., str]
-) -> None:
+def test_a_power_cut_anywhere_of_ranks_crash(tmp_path: Path) -> None:
     """Of all ranks at once, whichever of them has come further than the others."""
-    found = counts(run_module, tmp_path, "power", 2, 8)
+    found = counts(tmp_path, "power", 2, 8)
     assert found["orders"] >= 3 * found["actions"] and found["states"] >= 12, found
 
 
-def test_a_disk_that_is_full_for_one_rank(tmp_path: Path, run_module: Callable[..., str]) -> None:
-    found = counts(run_module, tmp_path, "fails", 2, 8)
+def test_a_disk_that_is_full_for_one_rank(tmp_path: Path) -> None:
+    found = counts(tmp_path, "fails", 2, 8)
     assert found["main"] >= 5 and found["others"] >= 5, found
 
 
-def test_a_rank_that_is_killed(tmp_path: Path, run_module: Callable[..., str]) -> None:
-    found = counts(run_module, tmp_path, "dies", 2, 25)
+def test_a_rank_that_is_killed(tmp_path: Path) -> None:
+    found = counts(tmp_path, "dies", 2, 25)
     assert found["0"] and found["1"], found
 
 
-def test_a_file_that_is_damaged(tmp_path: Path, run_module: Callable[..., str]) -> None:
+def test_a_file_that_is_damaged(tmp_path: Path) -> None:
     """All ranks pass over the checkpoint, or none, and all name the file."""
-    assert counts(run_module, tmp_path, "damage", 2, 1)["files"] == 9 * 5
+    assert counts(tmp_path, "damage", 2, 1)["files"] == 9 * 5
 
 
 def test_the_page_has_the_table() -> None:

@@ -98,11 +98,7 @@ def test_stats(chats: CommandLine) -> None:
         or len(facts["duplicates"]["examples"][0]) == 2
     )
     assert sum(each["documents"] for each in facts["histogram"]) == 3
-    assert facts["rows"] == {
-        "rows": 2,
-        "steps": 2 / 8,
-        "note": "2 rows, 30.0% padding",
-    }
+    assert facts["rows"] == {"rows": 2, "steps": 2 / 8, "note": "2 rows, 30.0% padding"}
     cut = "--evaluation null --data.packing.method concatenate --batch.sequence_length 400"
     short = chats.ok(f"data stats chats.toml {cut}")
     assert "batch.sequence_length: 400 needs 401 tokens for one row" in short

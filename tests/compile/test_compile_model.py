@@ -38,6 +38,7 @@ from setpoint.memory.checkpointing import contexts, recompute
 from setpoint.model.moe.config import MoE
 
 from ..model.small import small_model
+from ..support.forks import forked
 from .models import SETTINGS, Asking, Layer, Printing, compiled, stack, train_on
 
 
@@ -136,8 +137,8 @@ def test_recomputed_dropout_beside_outputs_that_are_divided(tmp_path: Path) -> N
         torch.distributed.destroy_process_group()
 
 
-def test_sharded_layers_are_whole_graphs(run_module: Callable[[str], None]) -> None:
-    run_module("tests.compile.sharded_layers")
+def test_sharded_layers_are_whole_graphs() -> None:
+    forked("tests.compile.sharded_layers")
 
 
 def test_a_forward_of_one_module_alone_is_compiled() -> None:

@@ -19,14 +19,7 @@ from setpoint.data.packing import (
     pieces_of,
     require_pieces,
 )
-from setpoint.data.rows import (
-    Cut,
-    DocumentRows,
-    MixedRows,
-    MixedSequences,
-    cut_rows,
-    training_rows,
-)
+from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, cut_rows, training_rows
 from setpoint.data.sampler import Sampler
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX

@@ -157,10 +157,7 @@ def test_a_number_of_documents_of_all_sources_of_a_mixture() -> None:
 
 @pytest.mark.parametrize(
     ("names", "count", "valid"),
-    [
-        (["a", "b", "c"], 3, "1 to 2, or a share below 1"),
-        (["a"], 1, "a share below 1"),
-    ],
+    [(["a", "b", "c"], 3, "1 to 2, or a share below 1"), (["a"], 1, "a share below 1")],
 )
 def test_a_number_that_leaves_no_document_to_train_on(
     names: list[str], count: int, valid: str

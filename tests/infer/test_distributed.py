@@ -1,7 +1,5 @@
 """Inference on several ranks: each has a part, and results are those of one process."""
 
-from collections.abc import Callable
-
 import pytest
 import torch
 
@@ -11,6 +9,7 @@ from setpoint.infer.config import OF_TRAINING, Inference
 from setpoint.infer.distributed import ModelRunner
 from setpoint.parallel.hangs import HangWatch
 
+from ..support.forks import forked
 from .small import small_model
 
 GIVEN = {
@@ -21,13 +20,13 @@ GIVEN = {
 }  # fmt: skip
 
 
-def test_two_ranks(run_module: Callable[..., str]) -> None:
-    run_module("tests.infer.inference_ranks", "2")
+def test_two_ranks() -> None:
+    forked("tests.infer.inference_ranks", "2")
 
 
 @pytest.mark.slow
-def test_four_ranks(run_module: Callable[..., str]) -> None:
-    run_module("tests.infer.inference_ranks", "4")
+def test_four_ranks() -> None:
+    forked("tests.infer.inference_ranks", "4")
 
 
 def refused(*flags: str) -> str:

@@ -5,13 +5,7 @@ from torch import nn
 from setpoint.config import RunError, SetpointError
 from setpoint.infer import generation
 from setpoint.infer.distributed import ModelRunner
-from setpoint.infer.generation import (
-    Sampling,
-    UncachedReader,
-    generate,
-    reader_of,
-    sample,
-)
+from setpoint.infer.generation import Sampling, UncachedReader, generate, reader_of, sample
 from setpoint.shapes.outcome import Projection
 
 from .small import Successor, small_model

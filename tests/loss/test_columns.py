@@ -1,7 +1,5 @@
 """Losses of logits of which each rank has a part of the vocabulary, against those of all."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 import torch
@@ -10,9 +8,11 @@ from setpoint.loss.cross_entropy import count_correct, count_correct_from_hidden
 from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.shapes.outcome import Projection
 
+from ..support.forks import forked
 
-def test_losses_and_gradients_of_a_divided_vocabulary(run_module: Callable[[str], None]):
-    run_module("tests.loss.vocabulary_ranks")
+
+def test_losses_and_gradients_of_a_divided_vocabulary():
+    forked("tests.loss.vocabulary_ranks")
 
 
 BATCH, LENGTH, DIM, CLASSES = 3, 17, 8, 5

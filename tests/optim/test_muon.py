@@ -1,6 +1,5 @@
 """Muon against torch.optim.Muon, and its other half against torch.optim.AdamW."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,6 +13,7 @@ from setpoint.optim.config import MuonConfig
 from setpoint.optim.muon import A, B, C, adjustment, orthogonalize
 
 from ..support.cases import few
+from ..support.forks import forked
 from .problem import Groups, assert_resumes, flat, follow, groups, network
 
 
@@ -170,8 +170,8 @@ def test_state_returns_exactly(state: torch.dtype | None) -> None:
     assert_resumes(make, torch.float32)
 
 
-def test_two_ranks_equal_one_process(run_module: Callable[[str], None]) -> None:
-    run_module("tests.optim.sharded_steps")
+def test_two_ranks_equal_one_process() -> None:
+    forked("tests.optim.sharded_steps")
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])

@@ -1,7 +1,6 @@
 """Checkpoints of several ranks: each writes its parts, and any division reads them."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -39,8 +38,8 @@ def test_all_pairs_of_divisions() -> None:
     assert len(lines) == 2 * 11**2 + 3**2 + 2 * 2**2 + IN_PART
 
 
-def test_two_ranks(run_module: Callable[[str], None]) -> None:
-    run_module("tests.parallel.reading_ranks")
+def test_two_ranks() -> None:
+    forked("tests.parallel.reading_ranks")
 
 
 @pytest.mark.parametrize(
@@ -83,9 +82,9 @@ def test_ranks_fetch_their_share_and_go_on_exactly() -> None:
     [(2, "shard", 1), pytest.param(4, "shard, replicate", 4, marks=pytest.mark.slow)],
 )
 def test_killed_anywhere_it_equals_the_undisturbed_run(
-    tmp_path: Path, run_module: Callable[..., str], ranks: int, story: str, kills: int
+    tmp_path: Path, ranks: int, story: str, kills: int
 ) -> None:
     words = map(str, (tmp_path, ranks, kills, story))
-    printed = run_module("tests.parallel.killed_ranks", *words).splitlines()[-1]
+    printed = forked("tests.parallel.killed_ranks", *words).splitlines()[-1]
     found: dict[str, int] = json.loads(printed)
     assert sum(found.values()) >= kills

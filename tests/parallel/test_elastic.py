@@ -3,7 +3,6 @@
 import json
 import os
 import signal
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from setpoint.cli.main import main
 from setpoint.ops.heartbeat import read_heartbeats
 from setpoint.shapes.placed import as_placed
 
+from ..support.forks import forked
 from ..support.ranks import free_port
 from ..train.small import events, rows
 from .test_faults import saved_step
@@ -31,10 +31,10 @@ __all__ = ["folder"]
     ids=lambda shapes: ", ".join(str(ranks) for ranks, _ in shapes),
 )
 def test_numbers_of_ranks_that_follow_one_another_are_one_run(
-    tmp_path: Path, run_module: Callable[..., str], shapes: list[tuple[int, int | None]]
+    tmp_path: Path, shapes: list[tuple[int, int | None]]
 ) -> None:
     """Each time one of them is killed between two checkpoints."""
-    run_module("tests.parallel.elastic_ranks", str(tmp_path), json.dumps(shapes))
+    forked("tests.parallel.elastic_ranks", str(tmp_path), json.dumps(shapes))
     (changed,), (alone,) = ((tmp_path / "runs").glob(f"{name}-*") for name in ("elastic", "alone"))
     begun = [event["step"] for event in events(changed) if event["event"] in ("start", "resume")]
     assert begun == [0, *(dies // 2 * 2 for _, dies in shapes if dies is not None)]

@@ -1,6 +1,5 @@
 """Several ranks train what one rank trains: losses, norms and weights, for each way to divide."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -128,8 +127,8 @@ def test_experts_of_several_ranks_on_one_rank_say_how_to_start_them(tmp_path: Pa
     assert problem.hint.startswith("Start that many ranks: --nproc 2;")
 
 
-def test_two_ranks_divide_an_evaluation(run_module: Callable[[str], None]) -> None:
-    run_module("tests.parallel.shared_evaluation")
+def test_two_ranks_divide_an_evaluation() -> None:
+    forked("tests.parallel.shared_evaluation")
 
 
 CASES = [

@@ -1,6 +1,5 @@
 """How ranks hold weights and sum gradients: each way trains the same, and does what it says."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -10,14 +9,15 @@ from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.parallel.config import Sharding
 from setpoint.parallel.sharding import units_of
 
+from ..support.forks import forked
 from ..train.small import small_job
 
 RANKS = ("parallel.world_size=2", "batch.accumulation=1", "parallel.shard=2")
 EXPERTS = ("model.moe={experts=4}", "parallel.expert=2")
 
 
-def test_two_ranks(run_module: Callable[[str], None]) -> None:
-    run_module("tests.parallel.sharding_ranks")
+def test_two_ranks() -> None:
+    forked("tests.parallel.sharding_ranks")
 
 
 def test_inner_units_come_first() -> None:

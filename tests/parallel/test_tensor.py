@@ -1,12 +1,12 @@
 """Ranks that divide matrices train what one rank trains, and what divides is checked before."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from setpoint.config import ConfigError
 
+from ..support.forks import forked
 from ..train.small import small_job
 from .test_equal import compare
 
@@ -14,12 +14,12 @@ SHAPES = ("tensor=2,sequence_parallel=false", "tensor=2", "tensor=2,loss_paralle
 FOUR = ("tensor=2,shard=2,sequence_parallel=false", "tensor=2,replicate=2", "tensor=2,ring=2")
 
 
-def test_models_of_all_kinds_are_divided(run_module: Callable[[str], None]) -> None:
-    run_module("tests.parallel.tensor_ranks")
+def test_models_of_all_kinds_are_divided() -> None:
+    forked("tests.parallel.tensor_ranks")
 
 
-def test_messages_are_fused_with_products(run_module: Callable[[str], None]) -> None:
-    run_module("tests.parallel.async_tensor_ranks")
+def test_messages_are_fused_with_products() -> None:
+    forked("tests.parallel.async_tensor_ranks")
 
 
 def test_two_ranks_of_matrices_train_what_one_does() -> None:

@@ -1,7 +1,6 @@
 """From the section to the model's format, the weights and the scaler."""
 
 import math
-from collections.abc import Callable
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -37,6 +36,7 @@ from ..model.families import FAMILIES
 from ..model.pretrained.theirs import CASES, make, tokens
 from ..model.small import small_model
 from ..support.cases import few, rotated
+from ..support.forks import forked
 from ..support.tensors import make_batch
 
 CPU, FP32, BF16 = torch.device("cpu"), torch.float32, torch.bfloat16
@@ -97,8 +97,8 @@ def test_of_a_foreign_state_only_what_followed_the_weights_is_converted() -> Non
     assert optimizer.state[weight]["table"].dtype == torch.bfloat16
 
 
-def test_bf16_is_one_model_sharded_or_not(run_module: Callable[[str], None]) -> None:
-    run_module("tests.precision.sharded_compute")
+def test_bf16_is_one_model_sharded_or_not() -> None:
+    forked("tests.precision.sharded_compute")
 
 
 @pytest.mark.parametrize(
@@ -417,5 +417,5 @@ def test_a_model_in_fp32_goes_on_from_masters() -> None:
     assert not torch.equal(model.frozen.weight, state["frozen.weight"])
 
 
-def test_two_ranks_equal_one_process(run_module: Callable[[str], None]) -> None:
-    run_module("tests.precision.sharded_weights")
+def test_two_ranks_equal_one_process() -> None:
+    forked("tests.precision.sharded_weights")

@@ -9,14 +9,7 @@ import pytest
 from setpoint.config import ABSENT, SetpointError
 from setpoint.files.lock import RunLock
 from setpoint.runs import index
-from setpoint.runs.index import (
-    INDEX,
-    LABELS,
-    Labels,
-    indexed,
-    read_labels,
-    write_labels,
-)
+from setpoint.runs.index import INDEX, LABELS, Labels, indexed, read_labels, write_labels
 
 CONFIG = {
     "setpoint": {"schema": 7, "fingerprint": "abcdef0123"},

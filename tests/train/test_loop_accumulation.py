@@ -53,8 +53,7 @@ def gradients(components: Components) -> dict[str, torch.Tensor]:
 
 
 @pytest.mark.parametrize(
-    ("name", "dtype"),
-    [("dense", torch.float32), *((name, torch.float64) for name in JOBS)],
+    ("name", "dtype"), [("dense", torch.float32), *((name, torch.float64) for name in JOBS)]
 )
 def test_gradients(tmp_path: Path, name: str, dtype: torch.dtype) -> None:
     tolerance = 3e-6 if dtype == torch.float32 else 1e-13

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from setpoint.train.config import Job
 from setpoint.train.row_metrics import Utilization, utilization_of
 from setpoint.train.run import train
 
+from ..support.forks import forked
 from .small import events, loop_of, rows, small_job
 
 allow_imports(__name__)
@@ -187,6 +188,6 @@ def test_only_steps_with_rows_are_measured(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_two_ranks_log_what_one_does(run_module: Callable[..., str]) -> None:
+def test_two_ranks_log_what_one_does() -> None:
     """Of each source, of norms, and of what models, losses and callbacks log."""
-    run_module("tests.train.metric_ranks")
+    forked("tests.train.metric_ranks")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from setpoint.train.callbacks.log import SECONDS, SHARES
 from setpoint.train.run import train
 from setpoint.train.step_times import StepTimes
 
+from ..support.forks import forked
 from .small import small_job
 
 
@@ -82,10 +82,8 @@ def test_events_measure_what_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> 
     assert times.read()["optimizer"] == 16.0 == times.read()["optimizer"]
 
 
-def test_waiting_for_other_ranks_is_no_forward_and_no_backward(
-    run_module: Callable[..., str],
-) -> None:
-    run_module("tests.train.wait_ranks")
+def test_waiting_for_other_ranks_is_no_forward_and_no_backward() -> None:
+    forked("tests.train.wait_ranks")
 
 
 def test_a_profiler_sees_the_same_spans() -> None:

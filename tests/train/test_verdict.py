@@ -22,6 +22,7 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import BadStepPolicy, SpikedSteps, StepResult, Verdict
 
+from ..support.forks import forked
 from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same
 from .small import Killed, events, loop_of, rows, small_job, train_rows
 from .test_finish import summary
@@ -271,9 +272,9 @@ def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path)
         assert all(parameter.grad is None for parameter in components.model.parameters())
 
 
-def test_ranks_decide_alike(run_module: Callable[[str], None]) -> None:
+def test_ranks_decide_alike() -> None:
     """When to stop, by request and by time, and what becomes of a step."""
-    run_module("tests.train.stop_ranks")
+    forked("tests.train.stop_ranks")
 
 
 def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:

@@ -87,10 +87,7 @@ def test_multi_line_strings_hide_what_they_hold():
         ('a = "\\q"', f"f:1:8: unescaped '\\' in a string, found '\"'{BACKSLASH}"),
         ('a = "\\ud800"', "f:1:12: escaped character is not a Unicode scalar value, found '\"'"),
         ('a = "\x01"', "f:1:6: illegal character '\\x01', found the character U+0001"),
-        (
-            "x = 1\na = [2024-01-31]",
-            "f:2:6: a date is not a type of any field; put it in quotes",
-        ),
+        ("x = 1\na = [2024-01-31]", "f:2:6: a date is not a type of any field; put it in quotes"),
         (
             "a = 2024-01-31 10:00:00Z",
             "f:1:1: a date with a time is not a type of any field; put it in quotes",
@@ -126,10 +123,7 @@ def test_brackets_in_texts_and_comments_close_nothing(text: str) -> None:
         ('{"a": text}', "f:1:7: expecting value, found 'text'"),
         ('{"a": 01}', "f:1:8: expecting ',' delimiter, found '1'"),
         ("{a: 1}", "f:1:2: expecting property name enclosed in double quotes, found 'a'"),
-        (
-            "{'a': 1}",
-            'f:1:2: expecting property name enclosed in double quotes, found "\'"',
-        ),
+        ("{'a': 1}", 'f:1:2: expecting property name enclosed in double quotes, found "\'"'),
         ('{"a": 1,}', "f:1:9: expecting property name enclosed in double quotes, found '}'"),
         ('{"a": 1} x', "f:1:10: extra data, found 'x'"),
         ("// x\n{}", "f:1:1: expecting value, found '/'"),
@@ -241,10 +235,7 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
             "f:1:4: the tag '!!python/object/apply:os.system' is not supported; fields have types",
         ),
         ("!x\na: 1", "f:1:1: the tag '!x' is not supported; fields have types"),
-        (
-            "!" * 200_000,
-            f"f:1:1: the tag '{'!' * 60}' is not supported; fields have types",
-        ),
+        ("!" * 200_000, f"f:1:1: the tag '{'!' * 60}' is not supported; fields have types"),
         ("%YAML 1.1\n---\na: 1", "f:1:1: expected YAML 1.2, without other directives"),
         (
             "%YAML 1.2\n%TAG ! tag:x,2000:\n---\na: 1",

@@ -4,11 +4,11 @@
 """
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from ...support.forks import forked
 from .faults import FAULTS
 from .table import CAMPAIGNS, PAGE, counts_in, with_table
 
@@ -23,12 +23,10 @@ SMALL = {
     ("story", "ranks"),
     [pytest.param(*each, marks=pytest.mark.slow) if each[1] > 1 else each for each in SMALL],
 )
-def test_a_disturbed_run_equals_the_undisturbed_one(
-    tmp_path: Path, run_module: Callable[..., str], story: str, ranks: int
-) -> None:
+def test_a_disturbed_run_equals_the_undisturbed_one(tmp_path: Path, story: str, ranks: int) -> None:
     kinds = SMALL[story, ranks]
     words = (str(tmp_path), story, str(ranks), "1", kinds)
-    found = json.loads(run_module("tests.long.torture.campaign", *words).splitlines()[-1])
+    found = json.loads(forked("tests.long.torture.campaign", *words).splitlines()[-1])
     assert found["faults"] == dict.fromkeys(kinds.split(","), 1)
     assert found["survived"] == len(found["faults"]) and found["compared"] >= 9
 

@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,10 +16,11 @@ from setpoint.parallel.config import Parallel
 from setpoint.shapes.peers import Peers
 
 from ...conftest import ROOT
+from ...support.forks import forked
 
 
-def test_two_ranks_divide_the_experts(run_module: Callable[[str], None]) -> None:
-    run_module("tests.model.moe.dispatch_ranks")
+def test_two_ranks_divide_the_experts() -> None:
+    forked("tests.model.moe.dispatch_ranks")
 
 
 @pytest.mark.slow

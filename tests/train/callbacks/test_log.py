@@ -27,12 +27,7 @@ UPDATE = StepResult(loss=2.0, cross_entropy=1.9, grad_norm=0.5, lr=0.01, tokens=
 
 
 @pytest.mark.parametrize(
-    ("every", "logged"),
-    [
-        ("200 tokens", [4, 7, 10]),
-        ("never", []),
-        ("1 h", [10]),
-    ],
+    ("every", "logged"), [("200 tokens", [4, 7, 10]), ("never", []), ("1 h", [10])]
 )
 def test_rows(tmp_path: Path, every: str, logged: list[int]) -> None:
     flags = ("duration=10 steps", f"tracking.every={every}", "evaluation=null")

@@ -304,8 +304,7 @@ def run(folder: Path, *flags: str, watch: Watch, start: int = 0) -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "due"),
-    [("128 tokens", {4, 6}), ("last_step", {7}), ("never", set[int]())],
+    ("every", "due"), [("128 tokens", {4, 6}), ("last_step", {7}), ("never", set[int]())]
 )
 def test_periods_count_from_the_start_of_the_run(tmp_path: Path, every: str, due: set[int]) -> None:
     watch = Watch()

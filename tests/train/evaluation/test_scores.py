@@ -78,12 +78,7 @@ def defined(values: list[float], patience: int, gain: float) -> int:
 
 def of_transformers(values: list[float], patience: int, tmp_path: Path, greater: bool) -> int:
     """What EarlyStoppingCallback of transformers does."""
-    from transformers import (
-        EarlyStoppingCallback,
-        TrainerControl,
-        TrainerState,
-        TrainingArguments,
-    )
+    from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
 
     callback = EarlyStoppingCallback(early_stopping_patience=patience)
     given = TrainingArguments(
