@@ -220,7 +220,11 @@ def test_what_is_reported(tmp_path: Path) -> None:
     ("{path: a/b, type: chat_template, roles_to_train: [gpt], train_on_eos: turn, "
      "roles: {user: [human], assistant: [gpt, model]}}", {}, ()),
     ("{path: a/b, type: chat_template, roles_to_train: [user], train_on_eos: last, "
-     "roles: {user: [patient]}}", {}, ("differs: roles, roles_to_train, train_on_eos:",)),
+     "roles: {user: [patient]}}", {},
+     ("needs a decision: roles:", "differs: roles_to_train, train_on_eos:")),
+    ("{path: a/b, type: chat_template, roles_to_train: []}", {}, ("differs: roles_to_train:",)),
+    ("{path: a/b, type: chat_template, message_field_role: who, message_field_content: value}",
+     {"columns": {"role": "who", "content": "value"}}, ()),
     ("{path: rows/b.jsonl, type: input_output}", {"type": "conversations"}, ()),
     ("{path: json, data_files: '*.jsonl', type: alpaca}", {"paths": ["./*.jsonl"]}, ()),
     ("{path: ./rows, data_files: [a.jsonl, b.jsonl], type: alpaca}",

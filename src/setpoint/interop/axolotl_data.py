@@ -163,12 +163,20 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
             value in known.get(role, ()) for role, value in cast("dict[str, Any]", mappings).items()
         )
         column = entry.get("field_messages", "messages")
-        if column not in ("messages", "conversations"):
-            result["columns"] = {"conversations": column}
+        columns = {} if column in ("messages", "conversations") else {"conversations": column}
+        if isinstance(mappings, dict) and not is_usual and mappings.keys() <= known.keys():
+            columns |= {role: mappings.get(role, role) for role in known}
+            is_usual = True
+        if columns:
+            result["columns"] = columns
         if not is_usual:
             text = "messages have role and content, or from and value: rename their fields"
             c.report("needs a decision", key, text)
-        if unusual := [option for option in USUAL if not _is_usual(option, entry.get(option))]:
+        unusual = [option for option in USUAL if not _is_usual(option, entry.get(option))]
+        if "roles" in unusual:
+            unusual.remove("roles")
+            c.report("needs a decision", key, "roles: rows need the usual names, such as assistant")
+        if unusual:
             text = f"{', '.join(unusual)}: the loss is on each answer of an assistant with its end"
             c.report("differs", key, text)
     elif kind != "input_output":  # whose rows have `segments`
@@ -177,6 +185,9 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         c.report("needs a decision", key, text)
     if c.value("train_on_inputs"):
         result["loss_on"] = "all"
+        if name in ("chat_template", "sharegpt"):
+            text = "every token is trained on; in Axolotl, all messages without their headers"
+            c.report("differs", "train_on_inputs", text)
     return result
 
 
@@ -188,7 +199,8 @@ def _is_usual(option: str, value: Any) -> bool:
     if isinstance(usual, set) and isinstance(value, str):
         return value in usual
     if isinstance(usual, set):
-        return isinstance(value, list) and {*map(str, cast("list[Any]", value))} <= usual
+        names = {*map(str, cast("list[Any]", value))} if isinstance(value, list) else set[str]()
+        return bool(names) and names <= usual
     return isinstance(value, dict) and all(
         {*map(str, names if isinstance(names, list) else [names])} <= usual.get(role, set())
         for role, names in cast("dict[str, Any]", value).items()

@@ -256,6 +256,11 @@ def _data(c: Conversion) -> None:
         c.report("needs a decision", "dataset_name", text)
     else:
         c.set("data.held_out", 0)
+        text = (
+            "documents have separators, and every position of a row has a target; in run_clm, "
+            "texts are joined as they are encoded, and the first token of a block is no target"
+        )
+        c.report("differs", "dataset_name" if name else "train_file", text)
         _sources(c, name, file)
     if isinstance(length := c.number("block_size"), int):
         c.set("batch.sequence_length", length, "block_size")

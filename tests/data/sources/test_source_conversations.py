@@ -256,6 +256,17 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
         documents(tmp_path, [row], template="plain", columns={"promt": "question"})
 
 
+def test_fields_of_messages_with_other_names(tmp_path: Path) -> None:
+    turns = [{"speaker": "human", "say": "sa", "role": 1}, {"speaker": "gpt", "say": "b"}]
+    fields = {"role": "speaker", "content": "say"}
+    for column, names in (("messages", {}), ("dialog", {"conversations": "dialog"})):
+        row, columns = {column: turns}, names | fields
+        (found,) = documents(tmp_path, [row], template="plain", columns=columns)
+        assert shown(found) == "__b|"
+    with pytest.raises(SetpointError, match=r"'messages.0.role': a str is needed, .* missing"):
+        documents(tmp_path, [{"messages": [{"say": "a"}]}], template="plain", columns={"role": "b"})
+
+
 def test_a_renamed_column_leaves_the_other_of_its_pair(tmp_path: Path) -> None:
     row = {"question": "sa", "completion": "b", "instruction": "other", "output": "other"}
     (found,) = documents(tmp_path, [row], template="plain", columns={"prompt": "question"})

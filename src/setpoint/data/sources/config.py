@@ -19,6 +19,7 @@ NAME = r"[A-Za-z0-9_.\-]+"
 ROW_FIELDS = ("messages", "conversations", "input_ids", "prompt", "completion", "instruction",
               "output", "segments", "text")  # fmt: skip
 ROW_OPTIONS = ("input", "system", "history", "tools", "labels", "attention_mask", "position_ids")
+MESSAGE_FIELDS = ("role", "content")
 
 NOT_PLAIN = "text-files-hold-records"
 
@@ -227,8 +228,8 @@ class Conversations(
     `input_ids` and `labels`."""
 
     columns: dict[str, str] | None = None
-    """Columns of the rows by these names, {"prompt": "question", "completion": "answer"}; null: the
-    names themselves."""
+    """Columns of the rows by these names, {"prompt": "question", "completion": "answer"}; role and
+    content: fields of the messages. null: the names themselves."""
 
     template: str | None = None
     """Chat template: plain, alpaca, chatml, llama3, one of the tokenizer's by name, or a Jinja
@@ -253,9 +254,9 @@ class Conversations(
     @rule
     def _check_columns(self) -> Iterator[Problem]:
         for name in self.columns or {}:
-            if name not in (*ROW_FIELDS, *ROW_OPTIONS):
+            if name not in (known := (*ROW_FIELDS, *ROW_OPTIONS, *MESSAGE_FIELDS)):
                 message = f"{name!r} is not a field of a conversation"
-                yield Problem("columns", message, valid=(*ROW_FIELDS, *ROW_OPTIONS))
+                yield Problem("columns", message, valid=known)
 
 
 class HubDataset(

@@ -20,7 +20,7 @@ from setpoint.data.sources.chat import (
     fitting_template,
     with_controls,
 )
-from setpoint.data.sources.config import ROW_FIELDS, Conversations, Text
+from setpoint.data.sources.config import MESSAGE_FIELDS, ROW_FIELDS, Conversations, Text
 from setpoint.data.sources.files import ARROW, PARQUET, TEXT, inputs_of
 from setpoint.data.sources.records import FileRow, RowError, read_rows, wrong_kind
 from setpoint.data.sources.texts import format_in, text_files
@@ -183,7 +183,27 @@ def with_columns(row: Mapping[str, Any], columns: Mapping[str, str] | None) -> M
     needed = _needed(columns)
     dropped = {*columns, *(name for name in ROW_FIELDS if needed and name not in needed)}
     kept = {name: value for name, value in row.items() if name not in dropped}
-    return {**kept, **{name: row[column] for name, column in columns.items() if column in row}}
+    given = {name: row[column] for name, column in _of_rows(columns).items() if column in row}
+    fields = {name: columns[name] for name in MESSAGE_FIELDS if name in columns}
+    return {
+        name: [_renamed(item, fields) for item in value] if isinstance(value, list) else value
+        for name, value in {**kept, **given}.items()
+    }
+
+
+def _of_rows(columns: Mapping[str, str]) -> dict[str, str]:
+    return {name: column for name, column in columns.items() if name not in MESSAGE_FIELDS}
+
+
+def _renamed(message: Any, fields: Mapping[str, str]) -> Any:
+    """A message with its fields under their usual names, and a usual role."""
+    if not fields or not isinstance(message, Mapping):
+        return message
+    kept = {name: value for name, value in message.items() if name not in fields.values()}
+    renamed = {name: message[field] for name, field in fields.items() if field in message}
+    if isinstance(role := renamed.get("role"), str):
+        renamed["role"] = ROLES.get(role, role)
+    return {**kept, **renamed}
 
 
 def _needed(columns: Mapping[str, str]) -> dict[str, str]:
@@ -555,7 +575,7 @@ class ConversationsSource(BuiltSource[Conversations]):
 
     def _rows(self) -> Iterator[tuple[FileRow, Conversation | TokenizedRow | Segments]]:
         columns = self.config.columns
-        unseen = set((columns or {}).values())
+        unseen = set(_of_rows(columns or {}).values())
         row = None
         for name, file in text_files(self.config, f"{self.where}.paths").checked().items():
             kind = format_in(self.config, file)
