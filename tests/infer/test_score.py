@@ -63,6 +63,15 @@ def test_a_mixture_is_split_as_in_training(tmp_path: Path) -> None:
     assert found["train:a"].loss > found["train:b"].loss
 
 
+def test_rows_are_read_with_the_field_of_the_run(tmp_path: Path) -> None:
+    file = tmp_path / "rows.jsonl"
+    file.write_text("".join(f'{{"body": "row {number} of text"}}\n' for number in range(99)))
+    flag = f"data.sources=[{{type=random}}, {{type=text, paths=[{file}], field=body}}]"
+    run = train(small_job(tmp_path, "duration=1 steps", flag)).directory
+    rows = DataSet(name="rows", sources=(Text(paths=(str(file),)),))
+    assert scores(run, sides=(), sets=(rows,))["rows"].bytes == 1376
+
+
 def test_a_sum_by_hand(loaded: LoadedModel) -> None:
     text = b'!"#$%&\' !"#xyz'
     corpus = build_corpus([Document("a", text)], loaded.tokenizer, side="a")

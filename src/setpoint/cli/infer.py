@@ -41,7 +41,7 @@ from setpoint.config import (
 from setpoint.config.draft.walk import to_minimal
 from setpoint.config.files.write import write_toml
 from setpoint.config.values.origin import COMMAND_LINE
-from setpoint.data.sources.config import Conversations, Tokens
+from setpoint.data.sources.config import Conversations, Text, Tokens
 from setpoint.infer.tasks import Chat, DataSet, EvaluationTask, ExportTask, Generation
 from setpoint.model.config import TransformerConfig
 from setpoint.model.pretrained.config_json import config_of
@@ -63,9 +63,13 @@ TOKEN_DTYPE = Option(
     "dtype of headerless token files; default: as recorded.",
     requires="--text",
 )
+FIELD = Option(
+    "--field NAME", "Text field of records of --text; default: as recorded.", requires="--text"
+)
 SOURCE_OPTIONS = (
     (TEMPLATE, "template", Conversations, "conversations"),
     (TOKEN_DTYPE, "token_dtype", Tokens, "token files"),
+    (FIELD, "field", Text, "text"),
 )
 """Options that set a field of the sources of one kind."""
 
@@ -176,6 +180,7 @@ def _print_to_stderr(arguments: Arguments, results: Results) -> None:
     Option("--text PATH", "Text, conversations or tokens: a file or a quoted glob.", True),
     TEMPLATE,
     TOKEN_DTYPE,
+    FIELD,
     Option("--sequences N", "Number of sequences to evaluate in each text."),
     CHECKPOINT_OPTION,
     OUTPUT,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,7 @@ from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.node import is_changed, value_or_missing
 from setpoint.config.values.origin import RECORD
 from setpoint.config.words.plain_data import same
-from setpoint.data.sources.config import Conversations, Text, Tokens
+from setpoint.data.sources.config import Conversations, HubDataset, Text, Tokens
 from setpoint.data.tokenizers.config import HuggingFace, TokenIds, TokenizerConfig
 from setpoint.data.tokenizers.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
@@ -152,6 +153,11 @@ def _default_sources(draft: Inference, origin: Origin) -> None:
             ]
             if any(isinstance(source, Text) for source in data_set.sources):
                 data_set.sources = tuple(sources)
+    texts = [source for source in draft.data.sources if isinstance(source, Text | HubDataset)]
+    named = [source.field for source in texts if is_set(source, "field")]
+    for source in (source for data_set in draft.evaluation.sets for source in data_set.sources):
+        if named and isinstance(source, Text) and not is_set(source, "field"):
+            _default_text_field(source, named, origin)
     for kind, names in LIKE_THE_RUN.items():
         run = [source for source in draft.data.sources if isinstance(source, kind)]
         for source in (source for data_set in draft.evaluation.sets for source in data_set.sources):
@@ -162,6 +168,17 @@ def _default_sources(draft: Inference, origin: Origin) -> None:
                 for name in names:
                     if not (is_stated and name == "token_dtype"):
                         _default_field(source, run[0], name, (), origin, False, [])
+
+
+def _default_text_field(source: Text, named: Sequence[str], origin: Origin) -> None:
+    """Read the text of rows that lack the usual field from one that the run's data names."""
+    from setpoint.data.sources.conversations import first_row
+
+    with suppress(SetpointError):  # reported when the files are read
+        _, row = first_row(source)
+        if row is not None and source.field not in row.values:
+            fits = (name for name in named if name.partition(".")[0] in row.values)
+            source.store("field", next(fits, source.field), origin)
 
 
 def _default_export(section: ExportTask, directory: Path) -> None:

@@ -384,6 +384,17 @@ def _instruction(row: Mapping[str, Any]) -> list[dict[str, Any]]:
     return messages
 
 
+def first_row(config: Text) -> tuple[str, FileRow | None]:
+    """The format of files, and their first row unless they are text.
+
+    Raises:
+        SetpointError: the files cannot be read.
+    """
+    name, file = next(iter(text_files(config, "paths").checked().items()))
+    kind = format_in(config, file)
+    return kind, None if kind == TEXT else next(read_rows(name, file, kind, where="text"))
+
+
 def conversations_in(
     config: Text, columns: Mapping[str, str] | None = None
 ) -> Conversations | None:
@@ -397,9 +408,7 @@ def conversations_in(
         files are something else, or cannot be read, which is reported when they are read.
     """
     try:
-        name, file = next(iter(text_files(config, "paths").checked().items()))
-        kind = format_in(config, file)
-        row = None if kind == TEXT else next(read_rows(name, file, kind, where="text"))
+        kind, row = first_row(config)
         if row is None or (columns is None and config.field in row.values):
             return None
         filled, section = kind in (PARQUET, ARROW), Conversations(paths=config.paths)
