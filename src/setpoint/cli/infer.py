@@ -266,7 +266,8 @@ def _naming_options() -> Iterator[None]:
             paths = [problem.path for problem in error.problems]
         for option, field, *_ in SOURCE_OPTIONS:
             pattern = rf"evaluation\.sets\.\d+\.sources\.0\.{field}"
-            if any(re.fullmatch(pattern, path) for path in paths):
+            matching = any(re.fullmatch(pattern, path) for path in paths)
+            if matching and option.name not in str(error):
                 name = f"{option.name} {option.metavar}"
                 raise SetpointError(f"{error}\nSet it with {name}.") from error
         raise
