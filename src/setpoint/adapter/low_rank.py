@@ -1,11 +1,10 @@
-"""Modules that compute an adapter's update, for linear layers, embeddings and packed experts."""
+"""Adapters: modules that compute an update, their insertion into a model, and merging."""
 
 from __future__ import annotations
 
-import re
 from abc import abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -25,12 +24,13 @@ from setpoint.adapter.targets import (
 )
 from setpoint.config import SetpointError
 from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.shapes.patterns import matches
 from setpoint.shapes.placed import local_part
 from setpoint.shapes.stored import CHILD as QUANTIZED
 
 if TYPE_CHECKING:
-    from setpoint.adapter.targets import AdapterTarget
     from setpoint.shapes.peers import Peers
+    from setpoint.shapes.protocols import Followed, Range
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 """Product of rows, sorted by expert, with each expert's matrix: (R, in), (E, in, out)."""
@@ -80,11 +80,8 @@ class LowRank(nn.Module):
         """See `setpoint.shapes.protocols.KnowsKinds`."""
         return {"a": "matrix", "b": "matrix", "magnitude": "vector"}
 
-    def follow(
-        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
-    ) -> tuple[dict[str, int], tuple[str, ...]]:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
         """See `setpoint.shapes.protocols.FollowsDivision`."""
-        del word, rows, peers
         return {}, ()
 
     def delta(self) -> Tensor:
@@ -129,9 +126,7 @@ class LinearAdapter(LowRank):
         self.pieces = self.whole_pieces = target.pieces
         self.inputs_first = target.site.inputs_first
 
-    def follow(
-        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
-    ) -> tuple[dict[str, int], tuple[str, ...]]:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
         has = [name for name in ("b", "magnitude") if getattr(self, name) is not None]
         if word == "row":
             self.sum_squares = peers.reduce
@@ -192,10 +187,7 @@ class EmbeddingAdapter(LowRank):
         """Initial distributions: A is zero and B normal, as in the code of LoRA's authors."""
         return {"a": ("normal", 0.0 if after_merge else self.b_std), "b": ("normal", 1.0)}
 
-    def follow(
-        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
-    ) -> tuple[dict[str, int], tuple[str, ...]]:
-        del rows
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
         if word != "vocabulary_rows":
             return {}, ()
         self.sum_squares = peers.reduce
@@ -233,11 +225,8 @@ class ExpertAdapter(LowRank):
     def row_dim(self) -> int:
         return 2 if self.outputs_first else 1
 
-    def follow(
-        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
-    ) -> tuple[dict[str, int], tuple[str, ...]]:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
         """See `setpoint.shapes.protocols.FollowsDivision`; supports `row` and `column`."""
-        del rows
         if word == "row":
             self.sum_squares = peers.reduce
             return {"a": 1}, ()
@@ -318,7 +307,9 @@ class DenseExperts:
         # Attributes of a module take precedence over its parameters.
         for name in dict.fromkeys((*stored, *adapters)):
             if name in adapters:
-                weight = stored[name].dense() if name in stored else _local_parameter(module, name)
+                weight = (
+                    stored[name].dense() if name in stored else local_part(module._parameters[name])
+                )
                 merged = merged_weight(weight, adapters[name])
                 module.__dict__[name] = merged.to(dtype) if name in stored else merged
             else:
@@ -329,10 +320,6 @@ class DenseExperts:
         finally:
             for name in dict.fromkeys((*stored, *adapters)):
                 del module.__dict__[name]
-
-
-def _local_parameter(module: nn.Module, name: str) -> Any:
-    return local_part(cast(Any, module._parameters[name]))
 
 
 def _children(module: Any, name: str) -> dict[str, Any]:
@@ -467,18 +454,11 @@ def adapt(
                 f"not tie the weights"
             )
         _adapt_one(config, target, holder)
-    freeze_base(config, model)
-    return described
-
-
-def freeze_base(config: AdapterConfig, model: nn.Module) -> None:
-    """Freeze all parameters except those of the adapter and fully trained ones."""
-    adapter_names = set(adapter_parameters(model))
+    trained = adapter_parameters(model).keys()
     for name, parameter in model.named_parameters():
-        if name not in adapter_names and not any(
-            re.search(pattern, name) for pattern in config.train
-        ):
+        if name not in trained and not matches(config.train, name):
             parameter.requires_grad_(False)
+    return described
 
 
 def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:

@@ -131,18 +131,8 @@ def sites_of(
         ):
             inputs, outputs = parameter.shape if parameter.inputs_first else parameter.shape[::-1]
             pieces = (fused or {}).get(path, ())
-            sites.append(
-                Site(
-                    path,
-                    "linear",
-                    inputs,
-                    outputs,
-                    parameter.kind,
-                    0,
-                    parameter.inputs_first,
-                    pieces,
-                )
-            )
+            site = Site(path, "linear", inputs, outputs, parameter.kind)
+            sites.append(site._replace(inputs_first=parameter.inputs_first, pieces=pieces))
         elif parameter.kind == "matrix" and len(parameter.shape) == 3:
             experts, inputs, outputs = parameter.shape
             sites.append(Site(parameter.name, "experts", inputs, outputs, "matrix", experts))
@@ -242,14 +232,11 @@ def adapter_problems(
     fused: Mapping[str, tuple[int, ...]] | None = None,
     modules: Sequence[str] = (),
 ) -> Iterator[Problem]:
-    """Find values of a section that do not suit a model.
+    """Find values that do not suit a model; paths are relative to the section.
 
     Arguments:
         parameters: parameters of the base.
         modules: names of all modules, if known; otherwise, of modules with parameters.
-
-    Returns:
-        problems with paths relative to the section.
     """
     sites = sites_of(parameters, fused)
     paths = [site.path for site in sites]
@@ -443,11 +430,7 @@ class AdapterReport(NamedTuple):
 
 
 def report_of(described: Described, trained_width: int, frozen_width: int) -> AdapterReport:
-    """Count adapted, trained and frozen parameters.
-
-    Arguments:
-        trained_width, frozen_width: bytes per element.
-    """
+    """Count adapted, trained and frozen parameters."""
     adapter_names = {
         parameter.name for target in described.targets for parameter in target.parameters()
     }

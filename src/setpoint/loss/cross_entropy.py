@@ -297,9 +297,6 @@ class CrossEntropyLoss:
     CE is -log p of the target, p the softmax of the logits, Z its denominator, w the weight of the
     target, and s the label smoothing (smoothing: Szegedy et al., 2016; z-loss: PaLM, Chowdhery et
     al., 2022).
-
-    Arguments:
-        config: section with ignore_index, token_weights, z_loss and label_smoothing.
     """
 
     def __init__(self, config: CrossEntropy) -> None:

@@ -146,7 +146,6 @@ class LayerNorm(nn.Module):
     """Layer norm, with statistics in fp32 at least.
 
     y = (x - mean(x)) / sqrt(var(x) + eps) * weight + bias (layer norm, Ba et al., 2016).
-
     """
 
     def __init__(self, config: LayerNormConfig, *, dim: int, eps: float) -> None:
@@ -178,7 +177,6 @@ class RMSNorm(nn.Module):
 
     y = x / sqrt(mean(x^2) + eps) * weight (RMSNorm, Zhang and Sennrich, 2019), or with a
     zero-centered weight * (1 + weight) (Gemma, 2024).
-
     """
 
     def __init__(self, config: RMSNormConfig, *, dim: int, eps: float) -> None:

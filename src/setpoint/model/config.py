@@ -363,9 +363,6 @@ class TransformerConfig(
 
         With depth_scaled, the sum of 2 * layers such outputs has the same size at any depth (GPT-2,
         Radford et al., 2019).
-
-        Arguments:
-            layer: index in the whole model, from 0.
         """
         if self.residual_init == "plain":
             return self.hidden_std
@@ -550,18 +547,6 @@ class TransformerConfig(
     def _ffn_dim_is_dead(self) -> str | None:
         return None if self.ffn_dim == self.standard_ffn_dim() else self._unused_ffn_dim()
 
-    @dead("ffn_bias")
-    def _ffn_bias_is_dead(self) -> str | None:
-        return self._no_dense_layer()
-
-    @dead("rope_base", "rope_scaling")
-    def _rope_is_dead(self) -> str | None:
-        return self._nothing_rotated_in_full()
-
-    @dead("rope_pattern")
-    def _rope_pattern_is_dead(self) -> str | None:
-        return self._nothing_rotated()
-
     @dead("rope_dim")
     def _rope_dim_is_dead(self) -> str | None:
         if self.mla is not None:
@@ -627,6 +612,7 @@ class TransformerConfig(
         reason = self._no_dense_layer()
         return reason and f"{reason}, and moe.expert_dim is the width of experts"
 
+    @dead("ffn_bias")
     def _no_dense_layer(self) -> str | None:
         """Reason why fields of dense feed-forward networks are unused, or None."""
         moe = self.moe
@@ -634,12 +620,14 @@ class TransformerConfig(
             return None
         return "all layers have experts (moe), so there is no dense feed-forward network"
 
+    @dead("rope_pattern")
     def _nothing_rotated(self) -> str | None:
         """Reason why RoPE is unused, or None."""
         if self.positions != "rotary":
             return f"positions = {self.positions}, so nothing is rotated"
         return None
 
+    @dead("rope_base", "rope_scaling")
     def _nothing_rotated_in_full(self) -> str | None:
         """Reason why the RoPE base and scaling of full layers are unused, or None."""
         if self.rope_base_sliding is not None and self.count_layers("sliding") == self.layers:

@@ -7,9 +7,6 @@ REACH = 100_000
 def nearest_divisors(number: int, target: int, count: int = 3) -> tuple[int, ...]:
     """Find the divisors of a number nearest to a value.
 
-    Arguments:
-        count: maximum number of divisors to return.
-
     Returns:
         Divisors, nearest first; if two are equally near, the smaller first. () for a number below
         1.

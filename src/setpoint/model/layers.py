@@ -117,7 +117,10 @@ def inputs_first(model: nn.Module) -> set[str]:
     return {
         f"{path}.weight" if path else "weight"
         for path, module in model.named_modules()
-        if any(_is_conv1d(cls) for cls in type(module).__mro__)
+        if any(
+            cls.__name__ == "Conv1D" and cls.__module__.startswith("transformers.")
+            for cls in type(module).__mro__
+        )
     }
 
 
@@ -135,11 +138,6 @@ def packed_experts(model: nn.Module) -> dict[str, Literal["inputs_first", "outpu
             if parameter.ndim == 3:
                 orders[f"{path}.{name}"] = "inputs_first" if transposed else "outputs_first"
     return orders
-
-
-def _is_conv1d(cls: type) -> bool:
-    """True for the `Conv1D` layer of transformers, a transposed linear layer."""
-    return cls.__name__ == "Conv1D" and cls.__module__.startswith("transformers.")
 
 
 def _is_norm(module: nn.Module, dims: int) -> bool:

@@ -24,14 +24,7 @@ LAYER = "layers."
 
 
 def embedding_rows(config: TransformerConfig, vocab_size: int) -> int:
-    """Number of rows of the embedding and of the output matrix.
-
-    Arguments:
-        vocab_size: number of tokens of the tokenizer.
-
-    Returns:
-        vocab_size of the configuration, or else the tokenizer's rounded up.
-    """
+    """Rows of the embedding and of the output matrix: vocab_size, or the tokenizer's rounded up."""
     if config.vocab_size is not None:
         return config.vocab_size
     step = config.vocab_multiple_of
@@ -71,14 +64,11 @@ def require_fit(config: TransformerConfig, vocab_size: int) -> None:
 
 
 def parameters_of(config: TransformerConfig, vocab_size: int) -> Iterator[Parameter]:
-    """List the parameters of a transformer without building it.
+    """List the parameters of a transformer without building it, in the order of the module's.
 
     Arguments:
         config: a resolved configuration with `parameters_known`.
         vocab_size: number of tokens of the tokenizer.
-
-    Returns:
-        the parameters, in the order of the module's `named_parameters()`.
     """
     for part, listed in _parts(config, embedding_rows(config, vocab_size)):
         prefix = f"{part}." if part.startswith(LAYER) else ""
@@ -399,9 +389,6 @@ def training_flops(
     config: TransformerConfig, formula: str, *, vocab_size: int, sequence_length: int
 ) -> float:
     """Compute the floating-point operations for training on one token.
-
-    Arguments:
-        formula: a name of `FORMULAS`.
 
     Returns:
         an integer with `palm` and `all_parameters`; a mean over the positions with `palm_causal`.

@@ -86,15 +86,12 @@ def global_norm(tensors: Iterable[Tensor], stages: ProcessGroup | None = None) -
 def norms_of_sets(
     sets: Sequence[Sequence[Tensor]], device: torch.device, stages: ProcessGroup | None = None
 ) -> Tensor:
-    """Norms of several sets of tensors.
+    """(sets,) fp64 norms of several sets of tensors, the same on all ranks; 0 for empty sets.
 
     Arguments:
         sets: each as for `global_norm`; equally many, and on the same meshes, on all ranks.
         device: device of the result, also on ranks without tensors.
         stages: ranks with the other tensors; None: this rank has all tensors.
-
-    Returns:
-        (sets,) fp64, the same on all ranks; 0 for empty sets.
     """
     squares = torch.zeros(len(sets), dtype=torch.float64, device=device)
     # A tensor is in several sets, such as its layer and its group.

@@ -86,11 +86,7 @@ class FrozenSpan(Config):
     """End of the freeze; null: none."""
 
     def holds(self, reached: Callable[[str], float]) -> bool:
-        """True if the parameters are frozen.
-
-        Arguments:
-            reached: progress of the run in a unit.
-        """
+        """True if the parameters are frozen."""
         if self.stop is not None and reached(self.stop.unit) >= self.stop.count:
             return False
         return reached(self.start.unit) >= self.start.count
@@ -232,16 +228,10 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         Returns:
             options of its group; parameters with equal options share a group. Empty by default.
         """
-        del parameter
         return {}
 
     def unused_settings(self, parameters: Sequence[Parameter]) -> Iterator[Problem]:
-        """Find settings that no parameter uses.
-
-        Returns:
-            problems with paths relative to the section. No problems by default.
-        """
-        del parameters
+        """Find settings that no parameter uses; paths are relative to the section."""
         yield from ()
 
 

@@ -69,14 +69,7 @@ def is_frozen(config: OptimizerConfig, name: str) -> bool:
 
 
 def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) -> Iterator[Problem]:
-    """Find patterns that freeze nothing, or everything.
-
-    Arguments:
-        parameters: all parameters that the model would train without patterns.
-
-    Returns:
-        problems with paths relative to the section.
-    """
+    """Find patterns that freeze nothing, or everything; paths are relative to the section."""
     names = [parameter.name for parameter in parameters]
     yield from unmatched("frozen", config.frozen, names, "parameters of the model")
     trained = [name for name in names if not is_frozen(config, name)]
@@ -374,22 +367,12 @@ class OwnRates(Protocol):
     """Model with learning-rate multipliers of its own."""
 
     def learning_rate_multipliers(self) -> Mapping[str, float]:
-        """Learning-rate multipliers of parameters.
-
-        Returns:
-            factors by parameter name; 1 for parameters left out.
-        """
+        """Learning-rate multipliers by parameter name; 1 for parameters left out."""
         ...
 
 
 def multipliers_of(model: nn.Module) -> Mapping[str, float]:
-    """Learning-rate multipliers declared by a model.
-
-    Arguments:
-        model: any model; most declare none.
-
-    Returns:
-        factors by parameter name; 1 for parameters left out.
+    """Learning-rate multipliers declared by a model, by parameter name; 1 for others.
 
     Raises:
         SetpointError: a multiplier names an unknown parameter.

@@ -61,14 +61,7 @@ class Exchange(Protocol):
     """Exchange that moves parameters of one shape to the ranks that compute with them."""
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        """Collect this rank's share of the parameters.
-
-        Arguments:
-            parts: local shards, one per parameter.
-
-        Returns:
-            (share, *shape): whole parameters, possibly none.
-        """
+        """Collect this rank's share of the parameters: (share, *shape), possibly none."""
         ...
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
@@ -288,7 +281,8 @@ class Muon(GroupedOptimizer):
         """Take a step for matrices of one shape."""
         exchange, device = exchange_of(params[0], self._owners(params)), _computes(params[0])
         full = exchange.whole([self._direction(p, group).to(device) for p in params])
-        matrices = matrices_of(full)
+        # A batch (M, rows, columns), by the rules of `rows_and_columns`.
+        matrices = full.flatten(0, 1) if full.ndim == 4 else full.flatten(2)
         most = max(1, at_once(full.device) // max(1, matrices.shape[1:].numel()))
         updates = [orthogonalize(part, group["steps"]) for part in matrices.split(most)]
         update = torch.cat(updates) if len(updates) > 1 else updates[0]
@@ -407,8 +401,3 @@ def rows_and_columns(parameter: Tensor) -> tuple[int, int]:
     if len(shape) == 3:
         return shape[2], shape[1]
     return shape[0], shape[1:].numel()
-
-
-def matrices_of(parameters: Tensor) -> Tensor:
-    """View parameters (N, *shape) as matrices (M, ..., ...), by the rules of `rows_and_columns`."""
-    return parameters.flatten(0, 1) if parameters.ndim == 4 else parameters.flatten(2)

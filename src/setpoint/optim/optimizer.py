@@ -109,14 +109,7 @@ def unless(flag: Tensor | None, *tensors: Tensor) -> Iterator[None]:
 
 
 def counts_of(optimizer: Optimizer, flag: Tensor) -> Undo:
-    """Record the host-side counters of an optimizer's groups and states.
-
-    Arguments:
-        flag: skip flag of the next step.
-
-    Returns:
-        a function that restores the counters if the device has skipped that step.
-    """
+    """Record host-side counters; the result restores them if the device skips the next step."""
     if is_on_host(flag) or not getattr(optimizer, "counts_on_host", False):
         return lambda: None
     kept = [
@@ -149,14 +142,11 @@ Given: TypeAlias = Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 
 
 def given_groups(parameters: Given) -> list[dict[str, Any]]:
-    """Convert an optimizer's arguments to groups with parameter names.
+    """Convert an optimizer's arguments to new groups whose `params` are lists, with names.
 
     Arguments:
         parameters: groups, as from `parameter_groups`, or pairs, as from
             `module.named_parameters()`.
-
-    Returns:
-        new groups whose `params` are lists, with names.
     """
     groups: list[dict[str, Any]] = []
     pairs: list[tuple[str, Tensor]] = []
@@ -176,11 +166,7 @@ def given_tensors(groups: Iterable[dict[str, Any]]) -> Iterator[Tensor]:
 
 
 def uncompiled(wrapper: _F, no_grad: bool = False) -> _F:
-    """The function inside a PyTorch wrapper, called directly unless the compiler is loaded.
-
-    Arguments:
-        no_grad: disable gradients, like the wrapper of `step`.
-    """
+    """The function inside a PyTorch wrapper, called directly unless the compiler is loaded."""
     if getattr(wrapper, "hooked", False):  # by the first of PyTorch's own that was made
         wrapper = wrapper.__wrapped__  # type: ignore[attr-defined]
     function = inspect.unwrap(wrapper)
@@ -211,7 +197,6 @@ class BuiltOptimizer(torch.optim.Optimizer):
     @classmethod
     def arguments(cls, config: Any, groups: list[dict[str, Any]]) -> dict[str, Any]:
         """Arguments named like fields of the section."""
-        del groups
         taken = inspect.signature(cls).parameters
         return {name: getattr(config, name) for name in fields_of(config) if name in taken}
 
@@ -240,11 +225,7 @@ class GroupedOptimizer(BuiltOptimizer):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """Update the parameters that have gradients.
-
-        Arguments:
-            closure: recomputes the loss before the update.
-        """
+        """Update the parameters that have gradients."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -256,11 +237,7 @@ class GroupedOptimizer(BuiltOptimizer):
 
     @abstractmethod
     def update(self, group: dict[str, Any]) -> None:
-        """Update the parameters of a group.
-
-        Arguments:
-            group: one of `param_groups`; parameters without gradients are unchanged.
-        """
+        """Update the parameters of a group."""
         ...
 
 

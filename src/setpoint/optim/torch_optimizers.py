@@ -143,10 +143,7 @@ def can_fuse(tensors: Iterable[Tensor]) -> bool:
 def implementation_flags(
     implementation: sections.Implementation, tensors: Iterable[Tensor]
 ) -> tuple[bool | None, bool | None]:
-    """Convert the field `implementation` to arguments of PyTorch's optimizers.
-
-    Returns:
-        `fused` and `foreach`.
+    """Convert the field `implementation` to the arguments `fused` and `foreach` of PyTorch.
 
     Raises:
         SetpointError: `fused` is requested, but torch has no such kernel.
@@ -199,11 +196,7 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
     _step = _apart(uncompiled(torch.optim.AdamW.step, no_grad=True))
 
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update the parameters that have gradients.
-
-        Arguments:
-            closure: recomputes the loss before the update.
-        """
+        """Update the parameters that have gradients."""
         cautious = [group for group in self.param_groups
                     if group.get("cautious_weight_decay") and group["weight_decay"]]  # fmt: skip
         if not cautious:
@@ -259,9 +252,6 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
 
         The fused kernel of torch 2.11 to 2.13 fails if only some parameters have a momentum buffer,
         as happens after unfreezing others.
-
-        Arguments:
-            closure: recomputes the loss before the update.
         """
         mixed = [group for group in self.param_groups if group["fused"] and self._begins(group)]
         if mixed and (flag := flag_of(self)) is not None:  # only the kernel reads it
@@ -315,11 +305,7 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> Any:
-        """Update the parameters that have gradients.
-
-        Arguments:
-            closure: recomputes the loss before the update.
-        """
+        """Update the parameters that have gradients."""
         params = [(p, group) for group in self.param_groups for p in group["params"]]
         flag, loss = flag_of(self), None
         if closure is not None:

@@ -198,13 +198,17 @@ class KnowsKinds(Protocol):
         ...
 
 
+Range = tuple[int, int]
+"""First row, and number of rows."""
+Followed = tuple[dict[str, int], tuple[str, ...]]
+"""Dimensions of divided parameters by name, and names of parameters read in part."""
+
+
 @runtime_checkable
 class FollowsDivision(Protocol):
     """Module nested in another and divided in the same way."""
 
-    def follow(
-        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
-    ) -> tuple[dict[str, int], tuple[str, ...]]:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
         """Follow the tensor-parallel division of the enclosing module.
 
         Arguments:

@@ -176,11 +176,7 @@ _KERNELS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 
 
 def nf4_backend(config: NF4, device: str) -> str:
-    """The library that quantizes and dequantizes.
-
-    Arguments:
-        device: device type, such as `cuda`.
-    """
+    """The library that quantizes and dequantizes."""
     if config.backend != "auto":
         return config.backend
     fits = config.group_size in _KERNELS and device == "cuda"

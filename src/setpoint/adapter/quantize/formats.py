@@ -211,7 +211,6 @@ class NF4Format(_Rowwise):
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
-        del before
         codes, amax = self._blocks(matrix)
         if not self.double:
             return {"codes": codes, "scales": amax}
@@ -293,7 +292,6 @@ class Int8Format(_Rowwise):
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
-        del before
         scales = self._amax(matrix) / 127
         codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
         return {"codes": self._codes(matrix, scales, Tensor.round, codes), "scales": scales}
@@ -348,7 +346,6 @@ class NVFP4Format(_E2M1Format):
         return {"codes": codes, "scales": block_scales.view(torch.uint8), "scale": scale}
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
-        del rows, columns
         parts = coded.parts
         return {
             "codes": parts["codes"],
@@ -381,7 +378,6 @@ class MXFP4Format(_E2M1Format):
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
-        del before
         amax = self._amax(matrix)
         _, exponents = torch.frexp(amax)  # with a mantissa of at least 1/2
         exponents = (exponents - 1 - E2M1_EXPONENT).clamp(-EXPONENT_BIAS, EXPONENT_BIAS)
@@ -415,7 +411,6 @@ class FP8Format(Format):
         }
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
-        del before
         parts = {k: _empty(part, matrix) for k, part in self.parts(*matrix.shape).items()}
         codes, scales = parts["codes"], parts["scales"]
         for chunk in _chunks(matrix, self.rows):
@@ -513,11 +508,7 @@ def _e2m1(x: Tensor) -> Tensor:
 
 
 def format_of(config: Quantization, device: torch.device | str = "cpu") -> Format:
-    """Format for a section, computed by its backend.
-
-    Arguments:
-        device: device of the weights.
-    """
+    """Format for a section, computed by its backend."""
     match config:
         case NF4():
             backend = nf4_backend(config, torch.device(device).type)

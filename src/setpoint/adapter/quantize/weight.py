@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from setpoint.adapter.targets import Site
     from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
+    from setpoint.shapes.protocols import Followed, Range
     from setpoint.shapes.stored import Coded
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -150,7 +151,6 @@ class QuantizedWeight(nn.Module):
 
     def pieces(self, every: bool = False) -> list[tuple[int, int]]:
         """See `setpoint.shapes.stored.Stored`; one piece, as scales may depend on all of it."""
-        del every
         return [(0, self.full_shape[0])]
 
     def parameter_kinds(self) -> dict[str, Kind]:
@@ -202,9 +202,7 @@ class QuantizedWeight(nn.Module):
         """Full parts; a collective if they are sharded."""
         return {name: whole_of(part.detach()) for name, part in self.named_parameters()}
 
-    def follow(
-        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
-    ) -> tuple[dict[str, int], tuple[str, ...]]:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
         """See `setpoint.shapes.protocols.FollowsDivision`.
 
         Raises:
@@ -312,9 +310,7 @@ class QuantizedExperts(QuantizedWeight):
         rows, columns = self.shares
         return self.full_shape[0], self.columns // columns, self.rows // rows
 
-    def follow(
-        self, word: str, rows: Sequence[tuple[int, int]], peers: Peers
-    ) -> tuple[dict[str, int], tuple[str, ...]]:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
         """See `QuantizedWeight.follow`; experts come before the dimensions of a matrix."""
         divided, of_rows = super().follow(word, rows, peers)
         if divided:

@@ -321,11 +321,7 @@ class AttentionContext:
         return view.backend.attend(query, key, value, view.mask, scores)
 
     def update_cache(self, layer: int, kind: Kind, *tensors: Tensor) -> tuple[Tensor, ...]:
-        """Append the keys and values of new tokens to the cache, if there is one.
-
-        Returns:
-            keys and values (B, L, ...) of all tokens visible to the layer.
-        """
+        """Append new keys and values to the cache, if any; return all that the layer sees."""
         if self.cache is None:
             return tensors
         kept = tuple(map(cast_once, tensors))

@@ -93,7 +93,7 @@ class RowLayout:
 def visible(
     layout: RowLayout, window: int | None, queries: slice | None = None, keys: slice = slice(None)
 ) -> Tensor:
-    """The attention mask: True where the query sees the key.
+    """The (1 or B, 1, queries, keys) attention mask: True where the query sees the key.
 
     The key must not be padding. It must be in the same document as the query, not after it, and
     less than `window` positions before it. Order is determined by slots, because positions restart
@@ -103,9 +103,6 @@ def visible(
     Arguments:
         window: number of visible positions, including the query's; None: unlimited.
         queries, keys: slots for which to compute the mask; None: the slots of the queries.
-
-    Returns:
-        (1 or B, 1, queries, keys) bool.
     """
     if queries is None:
         queries = slice(layout.keys - layout.queries, None)

@@ -75,7 +75,6 @@ def make_mask_mod(layout: RowLayout, window: int | None) -> Callable[..., Tensor
         return x[row if x.shape[0] > 1 else 0, slot]
 
     def mask_mod(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        del head
         query = query + first
         mask = key <= query
         if window is not None and positions is None:
@@ -96,7 +95,6 @@ def capping(soft_cap: float) -> Callable[..., Tensor]:
     """The function that caps scores; one per cap value, so that it is compiled only once."""
 
     def cap(score: Tensor, row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        del row, head, query, key
         return torch.tanh(score / soft_cap) * soft_cap
 
     return cap

@@ -71,11 +71,7 @@ Plan = Sequence[Sequence[BlockPair]]
 
 
 class Ring(Backend):
-    """Ring attention.
-
-    Arguments:
-        kernel: kernel for the blocks; see `BlockScores.kernel`.
-    """
+    """Ring attention."""
 
     def __init__(self, kernel: BackendName, parts: SequenceParts, group: ProcessGroup) -> None:
         self.kernel: BackendName = kernel

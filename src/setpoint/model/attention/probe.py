@@ -35,9 +35,6 @@ def device_problems(
     PyTorch's named kernels can refuse to run for many reasons (GPU generation, head sizes, dtypes,
     masks), so they are tried on a few positions, forward and backward.
 
-    Arguments:
-        compute: the number format of queries, keys and values: "fp32", "bf16" or "fp16".
-
     Returns:
         a problem of model.attention_backend, or none; a missing device is reported separately.
     """

@@ -225,11 +225,7 @@ def placement_problems(
 def device_problem(
     demands: Demands, name: Backend, device: str, compute: str, *, training: bool = True
 ) -> str | None:
-    """Reason why a backend does not run on a device type, or None.
-
-    Arguments:
-        device, compute, training: see `placement_problems`.
-    """
+    """Reason why a backend does not run on a device type, or None."""
     limits = LIMITS[name]
     if limits.gpu_only and device == "cpu":
         return f"it needs a GPU, but the device is {device}"

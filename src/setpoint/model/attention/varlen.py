@@ -181,11 +181,7 @@ class Varlen(Backend):
 
 
 class Flash(Varlen):
-    """FlashAttention 2, 3 or 4 (Dao et al., 2023 to 2026) from its own package, in bf16 or fp16.
-
-    Arguments:
-        function: `flash_attn_varlen_func` of the package, or a replacement.
-    """
+    """FlashAttention 2, 3 or 4 (Dao et al., 2023 to 2026) from its own package, in bf16 or fp16."""
 
     def __init__(self, version: int, function: Any = None) -> None:
         self.version = version
@@ -229,9 +225,6 @@ def use_flash(name: str, device: torch.device, head: int, dropout: bool) -> None
 
     PyTorch registers versions 3 and 4, each for a generation of GPUs; its own kernels are version
     2. A backend with a version in its name, as for rings, gets that version.
-
-    Arguments:
-        head: head dimension of queries and keys.
     """
     registered = getattr(nn.attention, "list_flash_attention_impls", list)()
     version = int(name[-1]) if name.startswith("flash_attention_") else None

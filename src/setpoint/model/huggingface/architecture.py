@@ -26,11 +26,7 @@ TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_topk", "moe_k")
 
 
 class Unfit(SetpointError):
-    """A field of the section that prevents building the model.
-
-    Arguments:
-        problem: problem with a path relative to `model`.
-    """
+    """A field of the section that prevents building the model."""
 
     def __init__(self, section: HuggingFaceConfig, problem: Problem) -> None:
         super().__init__(section, problem)

@@ -413,9 +413,6 @@ class TextCache:
     """A transformers cache together with the padding of its rows.
 
     Used like `setpoint.model.attention.key_value_cache.KeyValueCache`.
-
-    Arguments:
-        model: model with the layers to cache.
     """
 
     def __init__(self, model: Any) -> None:

@@ -25,7 +25,7 @@ from setpoint.model.huggingface.attention_interface import (
     positions_in,
     unpack_rows,
 )
-from setpoint.model.huggingface.model_files import Sources, read_model, write_model
+from setpoint.model.huggingface.model_files import Sources, read_model
 from setpoint.model.huggingface.model_parallel import decoder_of
 from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
@@ -541,14 +541,6 @@ class HuggingFaceModel(nn.Module):
         """See `setpoint.shapes.stored.HasCoded`."""
         return None if self.sources is None else self.sources.coded(weight.removeprefix("model."))
 
-    def save_into(self, directory: Path, *, dtype: torch.dtype | None, max_shard_size: int) -> None:
-        """Write the model in transformers' format.
-
-        Arguments:
-            dtype: dtype of the weights; None: unchanged.
-        """
-        write_model(self.model, directory, dtype=dtype, max_shard_size=max_shard_size)
-
     @property
     def _hf_config(self) -> Any:
         return self.model.config
@@ -622,11 +614,7 @@ def read_logits(model: Any) -> Logits | None:
 
 
 def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:
-    """True if the model itself computes the same logits.
-
-    Arguments:
-        tokens: (B, S); the model is in evaluation mode.
-    """
+    """True if the model itself computes the same logits."""
     output = model.get_output_embeddings()
     projection = logits.projection(output, None)
     hidden = decoder_of(model)(input_ids=tokens, use_cache=False)[0]

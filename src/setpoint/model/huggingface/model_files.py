@@ -172,11 +172,7 @@ class Sources:
 
 
 def _sources(model: Any, names: list[str]) -> dict[str, list[list[str]]]:
-    """For each weight, the names in files of the matrices stacked in it; for experts, of each one.
-
-    Arguments:
-        names: of quantized tensors in files.
-    """
+    """Names in files of the matrices stacked in each weight; for experts, in each of them."""
     from transformers import conversion_mapping, core_model_loading
 
     rules: list[Any] = conversion_mapping.get_model_conversion_mapping(model) or []

@@ -65,9 +65,6 @@ class AllToAllDispatcher:
     each. The weight of a choice is sent with its row, so that results, and rounding of gradients,
     are the same as with all experts on one rank. The host waits for the device once per forward
     pass, to read the numbers of rows.
-
-    Arguments:
-        group: the ranks that divide the experts.
     """
 
     def __init__(self, group: ProcessGroup) -> None:
@@ -119,9 +116,8 @@ class AllToAllDispatcher:
 
         Arguments:
             leaving, arriving: (ranks, experts per rank) rows for each expert.
-            rows: total number of leaving rows.
+            rows: total number of leaving rows, for the dry run, whose tensors have no data.
         """
-        del rows  # for the dry run, whose tensors have no data
         sent, received = torch.stack((leaving.sum(1), arriving.sum(1))).tolist()
         return sent, received
 
@@ -167,11 +163,7 @@ def build_dispatcher(
     divides: bool,
     is_compiled: bool = False,
 ) -> TokenDispatcher:
-    """Build the dispatcher shared by all layers of a model.
-
-    Arguments:
-        group, same_tokens, divides: see `setpoint.parallel.expert_ranks.ExpertRanks`.
-    """
+    """Build the dispatcher shared by all layers of a model."""
     dispatcher: TokenDispatcher = run_locally
     if group is not None and isinstance(dispatch, DeepEP):
         assert isinstance(model, TransformerConfig) and model.moe is not None

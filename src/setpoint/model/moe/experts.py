@@ -236,7 +236,6 @@ def looped_gradient(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
 
 @looped_product.register_fake
 def _product_shape(rows: Tensor, matrices: Tensor, ends: Tensor) -> Tensor:
-    del ends
     return rows.new_empty(rows.shape[0], matrices.shape[2])
 
 
@@ -246,7 +245,6 @@ def _gradient_shape(rows: Tensor, gradient: Tensor, ends: Tensor) -> Tensor:
 
 
 def _save(ctx: Any, inputs: tuple[Tensor, Tensor, Tensor], output: Tensor) -> None:
-    del output
     ctx.save_for_backward(*inputs)
 
 

@@ -171,9 +171,6 @@ class MoELayer(nn.Module):
 
     y = sum over the chosen experts e of weight_e * expert_e(x), plus shared(x). The module keeps no
     state: the values for losses and balancing are returned with the output.
-
-    Arguments:
-        layer: index in the whole model, from 0.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:
@@ -369,15 +366,12 @@ def balance_loss(
 
 
 def z_loss(logits: Tensor, valid: Tensor | None = None, tokens: Tensor | None = None) -> Tensor:
-    """Compute the mean of log(sum(exp(logits)))^2 (ST-MoE, Zoph et al., 2022).
+    """Mean of log(sum(exp(logits)))^2 (ST-MoE, Zoph et al., 2022); 0 if no token counts.
 
     Arguments:
         logits: (B, S, E).
         valid: (B, S) False for padding, which takes no part; None if absent.
         tokens: number of tokens on all ranks that share the sequences; None: this rank has all.
-
-    Returns:
-        A scalar; 0 if no token counts.
     """
     squares = torch.logsumexp(logits, dim=-1).square()
     if valid is None and tokens is None:
@@ -392,14 +386,7 @@ def _count(valid: Tensor | None, tokens: Tensor | None) -> Tensor:
 
 
 def sequence_counts(experts: Tensor, count: int, valid: Tensor | None) -> Tensor:
-    """Count the choices of each expert in each sequence.
-
-    Arguments:
-        experts: (B, S, k) chosen experts, out of `count`.
-
-    Returns:
-        (B, E) int64.
-    """
+    """Count the choices of each expert in each sequence: (B, E) int64."""
     # No adding up at indices: a token chooses an expert at most once.
     chosen = experts.new_zeros((*experts.shape[:2], count)).scatter(2, experts, 1)
     return (chosen if valid is None else chosen * valid.unsqueeze(-1)).sum(dim=1)

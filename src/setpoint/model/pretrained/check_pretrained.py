@@ -32,11 +32,7 @@ from setpoint.model.pretrained.weight_names import require_files
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:
-    """Check a model against a local directory of weights; Hub ids are skipped.
-
-    Arguments:
-        config: a model with `pretrained`.
-    """
+    """Check a model against a local directory of weights; Hub ids are skipped."""
     assert config.pretrained is not None
     try:
         place = locate_here(config.pretrained)

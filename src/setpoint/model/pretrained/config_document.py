@@ -133,11 +133,7 @@ class ConfigDocument:
         return meanings[default]
 
     def must_be(self, name: str, allowed: Collection[object], why: str) -> None:
-        """Refuse a key with a value other than those allowed.
-
-        Arguments:
-            allowed: values without effect; the key may be absent.
-        """
+        """Refuse a key with a value other than those allowed."""
         value = self.value(name, _ABSENT)
         if value is not _ABSENT and value not in allowed:
             self.refuse(name, why)
@@ -193,11 +189,7 @@ class ConfigDocument:
 
 
 def reasons(error: SetpointError) -> str:
-    """Problems with values converted from a file, without locations in Setpoint's code.
-
-    Arguments:
-        error: any error; a configuration error has several problems.
-    """
+    """Problems with values converted from a file, without locations in Setpoint's code."""
     if not isinstance(error, ConfigError):
         return str(error)
     texts = (f"{p.path} = {p.value}: {p.message}" for p in error.problems)

@@ -87,9 +87,9 @@ def config_of(place: Place) -> TransformerConfig:
     """
     if place.kind == "huggingface":
         return read_config(place.directory)[0]
-    from setpoint.model.pretrained.locate import model_of
+    from setpoint.model.pretrained.locate import job_of
 
-    config = model_of(place.directory)
+    config = job_of(place.directory).model
     if not isinstance(config, TransformerConfig):
         tag = type(config).__setpoint__.tag
         raise SetpointError(f"{place.name} has a model of type = {tag}, not of type = transformer")
@@ -103,9 +103,6 @@ def read_config(directory: Path) -> tuple[TransformerConfig, Family]:
 
 def config_from_keys(keys: Mapping[str, Any], file: Path) -> tuple[TransformerConfig, Family]:
     """Convert the keys of a config.json.
-
-    Arguments:
-        file: path of the file, for errors.
 
     Raises: as `read_config` does.
     """
@@ -241,11 +238,7 @@ def write_config(
 
 
 class FieldDifference(NamedTuple):
-    """A field with different values in a model and in stored weights.
-
-    Arguments:
-        field: of `TransformerConfig`.
-    """
+    """A field with different values in a model and in stored weights."""
 
     field: str
     value: str

@@ -148,12 +148,10 @@ class KeyRule:
         Arguments:
             known: fields read by earlier rules.
         """
-        del document, known
         return {}
 
     def write(self, config: TransformerConfig) -> dict[str, Any]:
         """Write the keys."""
-        del config
         return {}
 
 

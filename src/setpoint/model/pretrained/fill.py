@@ -423,11 +423,7 @@ def weights_of(
     config: TransformerConfig,
     growth: Growth | None = None,
 ) -> Weights:
-    """Weights from a directory, checked against a transformer.
-
-    Arguments:
-        growth: see `Weights`.
-    """
+    """Weights from a directory, checked against a transformer."""
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     tokens: int = model.vocab_size  # pyright: ignore[reportAssignmentType]
     pieces, infos, surplus = files_of(directory, family, config, tokens)

@@ -40,7 +40,6 @@ from setpoint.model.pretrained.locate import (
     description_of,
     job_of,
     locate,
-    model_of,
     require_no_adapter,
     tokenizer_of,
 )
@@ -68,14 +67,10 @@ def is_built_in(config: ModelConfig) -> bool:
 def checkpoint_weights(
     directory: Path, model: nn.Module, config: TransformerConfig, growth: Growth | None = None
 ) -> Weights:
-    """Weights of a checkpoint, checked against a model.
-
-    Arguments:
-        growth: see `Weights`.
-    """
+    """Weights of a checkpoint, checked against a model."""
     tokens, saved = _vocab_size(model), config
     if growth is not None:  # omitted weights have the size of its own model
-        tokens, saved = growth.known, model_of(directory)
+        tokens, saved = growth.known, job_of(directory).model
     checkpoint = completed(load_directory(directory, only=("model",)), saved, tokens, model)
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     pieces = [Piece(name, name) for name in shapes]
@@ -223,11 +218,7 @@ def _vocab_size(model: nn.Module) -> int:
 def frozen_of(
     directory: Path, add_adapter: Callable[[Any, ModelConfig, nn.Module], None]
 ) -> dict[str, Placeable]:
-    """Frozen parameters that a checkpoint omits; empty if it is complete.
-
-    Arguments:
-        add_adapter: adds the adapter of a section to a model; see `setpoint.infer.loaded_model`.
-    """
+    """Frozen parameters that a checkpoint omits; empty if it is complete."""
     base = read_base(directory, read_manifest(directory))
     if base is None:
         return {}
@@ -449,11 +440,7 @@ def load_checkpoint(
 def read_whole(
     model: nn.Module, load: Callable[[], None], broadcast: BroadcastReader | None
 ) -> None:
-    """Load a whole model in memory on one rank, which sends it to the others.
-
-    Arguments:
-        load: loads the model from files.
-    """
+    """Load a whole model in memory on one rank, which sends it to the others."""
     if broadcast is None:
         load()
     else:

@@ -25,7 +25,6 @@ from setpoint.hub.fetch import fetch_files, is_url, split_hub_id
 
 if TYPE_CHECKING:
     from setpoint.data.tokenizers.config import TokenizerConfig
-    from setpoint.model.config import ModelConfig
     from setpoint.train.config import Job
 
 CONFIG: Final = "config.json"
@@ -85,7 +84,8 @@ def locate_here(name: str) -> Place | None:
         if checkpoint is not None:
             return Place(name, "checkpoint", checkpoint)
     if not path.exists():
-        if split_hub_id(name) is None or _has_parent(path):
+        is_inside = len(path.parts) > 1 and path.parent.is_dir()  # of a folder, so not on the Hub
+        if is_inside or split_hub_id(name) is None:
             raise MissingPathError(f"{name}: {_missing(name, path)}")
         return None
     if not path.is_dir():
@@ -114,11 +114,7 @@ def adapter_alone(name: str) -> SetpointError:
 
 
 def is_on_hub(name: str) -> bool:
-    """True if a name can only be a Hub id.
-
-    Arguments:
-        name: as for `locate`.
-    """
+    """True if a name can only be a Hub id."""
     try:
         return locate_here(name) is None
     except SetpointError:
@@ -141,11 +137,6 @@ def _import_hint(path: Path) -> str:
     if not any(file.suffix in _OTHERS or file.name == ".metadata" for file in files):
         return ""
     return "; `setpoint checkpoint import` converts checkpoints of other systems"
-
-
-def _has_parent(path: Path) -> bool:
-    """True if a path is inside an existing folder, so that it cannot be a Hub id."""
-    return len(path.parts) > 1 and path.parent.is_dir()
 
 
 def _missing(name: str, path: Path) -> str:
@@ -189,9 +180,6 @@ _WEIGHTS: Final = ("model*.safetensors", "model.safetensors.index.json")
 def fetch(name: str, *, weights: bool = True) -> Path:
     """Return the cache directory of a Hub model, and download the model if necessary.
 
-    Arguments:
-        name: `organization/name` or `organization/name@revision`.
-
     Raises:
         SetpointError: the package is missing, the Hub is unreachable, or has no such model.
     """
@@ -232,20 +220,11 @@ tokens, and the keys that transformers builds the model from."""
 
 
 def job_of(checkpoint: Path) -> Job:
-    """The job that wrote a checkpoint.
-
-    Returns:
-        the resolved configuration.
-    """
+    """The resolved job that wrote a checkpoint."""
     from setpoint.train.config import Job
 
     verify_record(checkpoint)
     return resolve(read_record(Job, str(checkpoint))[0])
-
-
-def model_of(checkpoint: Path) -> ModelConfig:
-    """The model section of a checkpoint's job."""
-    return job_of(checkpoint).model
 
 
 def require_no_adapter(checkpoint: Path) -> None:
@@ -279,22 +258,15 @@ def tokenizer_of(checkpoint: Path, section: TokenizerConfig) -> Any:
 
 
 def description_of(checkpoint: Path) -> dict[str, Any] | None:
-    """Read the config.json of the Hugging Face model from which a checkpoint's run started.
-
-    Returns:
-        the keys; None if there is no such model.
-    """
+    """The config.json of the Hugging Face model from which a checkpoint's run started, or None."""
     return read_keys(checkpoint, DESCRIPTION) if holds(checkpoint, DESCRIPTION) else None
 
 
 def keys_of_origin(directory: Path | None) -> dict[str, Any]:
-    """The config.json of the Hugging Face model that weights are, or that they started from.
+    """The config.json of the Hugging Face model that weights are, or started from; {} if none.
 
     Arguments:
         directory: a checkpoint, or a directory in Hugging Face's format; None: unknown.
-
-    Returns:
-        the keys; empty if there is no such model.
     """
     if directory is None:
         return {}

@@ -42,7 +42,6 @@ def shortest_pattern(kinds: Sequence[T]) -> tuple[T, ...]:
 
 def all_alike(document: ConfigDocument, layers: int, window: int | None) -> list[str]:
     """Attention types of a family in which either all layers are sliding or none."""
-    del document
     return ["full" if window is None else "sliding"] * layers
 
 
@@ -458,9 +457,13 @@ def read_rope(
         default: values of absent keys.
         length: context length of the model, the default of the original length.
     """
-    if not isinstance(rules, Mapping):
-        document.refuse(name, "must be a mapping")
+
+    def refuse(why: str) -> RopeKeys:
+        document.refuse(name, why)
         return default
+
+    if not isinstance(rules, Mapping):
+        return refuse("must be a mapping")
     given = dict(cast(Mapping[str, Any], rules))
     theta = given.pop("rope_theta", None)
     old_kind = given.pop("type", None)
@@ -469,37 +472,30 @@ def read_rope(
     fraction = given.pop("partial_rotary_factor", default.fraction)
     if not isinstance(kind, str) or kind not in _ROPE_KEYS:
         known = ", ".join(_ROPE_KEYS)
-        document.refuse(name, f"the type {kind!r} is not supported. Valid: {known}")
-        return default
+        return refuse(f"the type {kind!r} is not supported. Valid: {known}")
     if unknown := [key for key in given if key not in _ROPE_KEYS[kind]]:
-        document.refuse(name, f"the type {kind!r} has no {', '.join(unknown)}")
-        return default
+        return refuse(f"the type {kind!r} has no {', '.join(unknown)}")
     for key, value in (("rope_theta", theta), ("partial_rotary_factor", fraction)):
         if value is not None and not _is_number(value):
-            document.refuse(name, f"{key} must be a number")
-            return default
+            return refuse(f"{key} must be a number")
     default = RopeKeys(default.base if theta is None else float(theta), None, float(fraction))
     if kind == "default":
         return default
     wrong = [k for k, v in given.items() if k != "truncate" and not _is_number(v)]
     if wrong:
-        document.refuse(name, f"the type {kind!r}: {wrong[0]} must be a number")
-        return default
+        return refuse(f"the type {kind!r}: {wrong[0]} must be a number")
     if kind in ("llama3", "yarn"):
         original = given.setdefault("original_max_position_embeddings", length)
         if original < 1:
-            document.refuse(name, f"the type {kind!r}: the original length must be at least 1")
-            return default
+            return refuse(f"the type {kind!r}: the original length must be at least 1")
         if kind == "yarn":
             given.setdefault("factor", length / original)
     if "factor" not in given:
-        document.refuse(name, f"the type {kind!r} needs a factor")
-        return default
+        return refuse(f"the type {kind!r} needs a factor")
     try:
         return default._replace(scaling=_scaling(kind, given))
     except SetpointError as error:
-        document.refuse(name, f"the type {kind!r}: {reasons(error)}")
-        return default
+        return refuse(f"the type {kind!r}: {reasons(error)}")
 
 
 def _is_number(value: object) -> bool:

@@ -32,6 +32,8 @@ from setpoint.shapes.stored import E2M1
 from setpoint.units.dtype import DType
 
 Rows = tuple[int, int] | None
+"""First row and end; None: all rows."""
+"""First row and end; None: all rows."""
 
 
 def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
@@ -101,11 +103,7 @@ class TensorReader:
         self._last: tuple[Tensor | Placeable, Rows, Tensor] | None = None
 
     def read(self, source: Tensor | Placeable, rows: Rows = None) -> Tensor:
-        """Read a tensor; if it is sharded, on all ranks together.
-
-        Arguments:
-            rows: first row and end; None: all.
-        """
+        """Read a tensor; if it is sharded, on all ranks together."""
         if self._last is not None and self._last[0] is source and self._last[1] == rows:
             return self._last[2]
         self._last = None  # free its memory before allocating the next tensor
@@ -175,11 +173,7 @@ def info_of(tensor: Tensor | Placeable) -> TensorInfo:
 
 
 def read_rows(info: TensorInfo, rows: Rows = None) -> Tensor:
-    """Read rows of a tensor as stored.
-
-    Arguments:
-        rows: first row and end; None: all.
-    """
+    """Read rows of a tensor as stored."""
     box = [slice(0, size) for size in info.shape]
     if rows is not None:
         box[0] = slice(*rows)

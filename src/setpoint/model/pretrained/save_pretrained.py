@@ -17,11 +17,12 @@ from torch import Tensor, nn
 from setpoint.config import RunError, SetpointError
 from setpoint.files import MANIFEST
 from setpoint.files.atomic import publishing
-from setpoint.files.tensor_file import DTYPES, bytes_of
-from setpoint.files.tensor_header import Shape, encode_header
+from setpoint.files.tensor_file import encode_one_by_one
+from setpoint.files.tensor_header import Shape
 from setpoint.model.build import skeleton
 from setpoint.model.config import TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
+from setpoint.model.huggingface.model_files import write_model
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.load import checkpoint_weights, is_built_in, load_pretrained
@@ -95,7 +96,9 @@ def save_pretrained(
             weights = {name: tensor.detach() for name, tensor in _tensors(model)}
         write = _writer(model, weights, weights_dtype, max_shard_size, family, origin)
     elif isinstance(model, HuggingFaceModel):
-        write = partial(model.save_into, dtype=weights_dtype, max_shard_size=max_shard_size)
+        write = partial(
+            write_model, model.model, dtype=weights_dtype, max_shard_size=max_shard_size
+        )
     else:
         raise SetpointError(
             f"a {type(model).__name__} cannot be exported to the format of Hugging Face\n"
@@ -209,11 +212,12 @@ def write_tensors(
         files.append(directory / (SINGLE if len(shards) == 1 else name))
         names.update((tensor.name, name) for tensor in shard)
         with files[-1].open("wb") as file:
-            file.write(encode_header((name, DTYPES[dtype], shape) for name, shape, dtype in shard))
-            for one in shard:
-                tensor = make(one.name).detach().to("cpu", one.dtype).contiguous()
-                assert tuple(tensor.shape) == one.shape
-                file.write(bytes_of(tensor))
+            tensors = {tensor.name: tensor for tensor in shard}
+            file.writelines(
+                encode_one_by_one(
+                    tensors, {}, lambda n, of=tensors: make(n).detach().to("cpu", of[n].dtype)
+                )
+            )
     if len(shards) == 1:
         return files
     total = sum(tensor.size for tensor in planned)

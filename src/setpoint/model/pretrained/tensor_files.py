@@ -30,9 +30,6 @@ _SHOWN = 3
 def list_tensors(directory: Path) -> dict[str, TensorInfo]:
     """List all tensors of a directory; their data is not read.
 
-    Arguments:
-        directory: with `model.safetensors`, or an index and its files.
-
     Raises:
         SetpointError: there are no readable tensors, a file of the index is missing, or its tensors
             differ from the index.
@@ -92,11 +89,7 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
 
 
 def listed(words: list[str], shown: int = _SHOWN) -> str:
-    """The first few words, and the number of the others.
-
-    Returns:
-        for example `a, b, c and 5 more`.
-    """
+    """The first few words, and the number of the others: `a, b, c and 5 more`."""
     more = f" and {len(words) - shown} more" if len(words) > shown else ""
     return ", ".join(words[:shown]) + more
 
@@ -129,11 +122,7 @@ _STATE: Final = ".quant_state.bitsandbytes__"
 
 
 def unread_quantization(keys: Any) -> str | None:
-    """Reason why a quantization is not supported, or None.
-
-    Arguments:
-        keys: keys of `quantization_config`.
-    """
+    """Reason why a quantization is not supported, or None."""
     if not isinstance(keys, dict):
         return f"is {keys!r}, but must be a table with quant_method"
     method = keys.get("quant_method")

@@ -96,11 +96,7 @@ def renamed(pieces: Iterable[Piece], rename: Callable[[str], str]) -> list[Piece
 
 
 def tensor_shapes(config: TransformerConfig, tokens: int) -> dict[str, Shape]:
-    """Shapes of the tensors of a transformer: parameters and router biases.
-
-    Arguments:
-        tokens: vocabulary size.
-    """
+    """Shapes of the tensors of a transformer: parameters and router biases."""
     shapes = {p.name: tuple(p.shape) for p in parameters_of(config, tokens)}
     moe = config.moe
     if moe is not None and getattr(moe.router, "bias_rate", None) is not None:
@@ -331,23 +327,14 @@ ROWS: Final = ("embedding.weight", "output.weight")
 _SHOWN = 3
 
 
-class Files(NamedTuple):
-    """Tensors of a directory with the pieces of a model.
-
-    Arguments:
-        surplus: patterns of tensor names that belong to no piece and are skipped.
-    """
-
-    pieces: list[Piece]
-    infos: dict[str, TensorInfo]
-    surplus: list[str]
-
-
-def files_of(directory: Path, family: TensorNames, config: TransformerConfig, tokens: int) -> Files:
+def files_of(
+    directory: Path, family: TensorNames, config: TransformerConfig, tokens: int
+) -> tuple[list[Piece], dict[str, TensorInfo], list[str]]:
     """Match the tensors in a directory with those of a transformer.
 
-    Arguments:
-        tokens: see `pieces_of`.
+    Returns:
+        the pieces of the model, the tensors of the directory, and patterns of tensor names that
+        belong to no piece and are skipped.
     """
     infos = dense_tensors(directory)
     pieces = pieces_of(family, config, tokens)
@@ -357,15 +344,11 @@ def files_of(directory: Path, family: TensorNames, config: TransformerConfig, to
     surplus = family.surplus_of(config)
     if config.tie_embeddings:
         surplus.append(re.escape(HEAD))
-    return Files(pieces, infos, surplus)
+    return pieces, infos, surplus
 
 
 def pieces_of(family: TensorNames, config: TransformerConfig, tokens: int) -> list[Piece]:
-    """Pieces of a model in a family.
-
-    Arguments:
-        tokens: vocabulary size, without the padding rows of the embedding and output matrix.
-    """
+    """Pieces of a model in a family."""
     if embedding_rows(config, tokens) == tokens:
         return family.pieces(config)
     kept = Part(0, 0, tokens)
@@ -376,11 +359,7 @@ def pieces_of(family: TensorNames, config: TransformerConfig, tokens: int) -> li
 
 
 def require_files(directory: Path, family: TensorNames, config: TransformerConfig) -> None:
-    """Require that file headers match the model described by their config.json.
-
-    Arguments:
-        config: from the config.json.
-    """
+    """Require that file headers match the model described by their config.json."""
     assert config.vocab_size is not None, "every config.json has it"
     require_depth(directory, config)
     shapes = tensor_shapes(config, config.vocab_size)
