@@ -179,6 +179,14 @@ def uncompiled(wrapper: _F, no_grad: bool = False) -> _F:
     return run  # type: ignore[return-value]
 
 
+def loss_of(closure: Callable[[], float] | None) -> float | None:
+    """The loss that the closure of a step recomputes, if there is one."""
+    if closure is None:
+        return None
+    with torch.enable_grad():
+        return closure()
+
+
 class BuiltOptimizer(torch.optim.Optimizer):
     """An optimizer that is built from its section and runs without the compiler."""
 
@@ -226,10 +234,7 @@ class GroupedOptimizer(BuiltOptimizer):
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
         """Update the parameters that have gradients."""
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         if not is_left_out(flag_of(self)):
             for group in self.param_groups:
                 self.update(group)

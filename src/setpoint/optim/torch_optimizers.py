@@ -26,6 +26,7 @@ from setpoint.optim.optimizer import (
     is_left_out,
     is_on_host,
     local_shard,
+    loss_of,
     number_of,
     uncompiled,
     unless,
@@ -173,10 +174,7 @@ def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
         param_lists = [group["params"] for group in groups]
         if len({is_dtensor(p) for parameters in param_lists for p in parameters}) < 2:
             return step(self, closure)
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss = loss_of(closure)
         try:
             for divided in (True, False):
                 for group, parameters in zip(groups, param_lists, strict=True):
@@ -201,10 +199,7 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
                     if group.get("cautious_weight_decay") and group["weight_decay"]]  # fmt: skip
         if not cautious:
             return self._step(closure)
-        loss, flag = None, flag_of(self)
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss, flag = loss_of(closure), flag_of(self)
         if is_left_out(flag):
             return loss
         before = [group["weight_decay"] for group in cautious]
@@ -307,10 +302,7 @@ class Adafactor(BuiltOptimizer, torch.optim.Adafactor):
     def step(self, closure: Callable[[], float] | None = None) -> Any:
         """Update the parameters that have gradients."""
         params = [(p, group) for group in self.param_groups for p in group["params"]]
-        flag, loss = flag_of(self), None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+        loss, flag = loss_of(closure), flag_of(self)
         if is_left_out(flag):
             return loss
         if all(is_on_host(p) and not is_dtensor(p) for p, _ in params):
