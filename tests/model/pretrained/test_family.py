@@ -26,6 +26,7 @@ NOT_WRITTEN = (
     "dropout",
     "attention_dropout",
     "embedding_dropout",
+    "embedding_noise",
 )
 NOT_WRITTEN_OF_EXPERTS = (
     "balance_loss",
