@@ -181,8 +181,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
     if name == "rex":
         c.set("schedule.type", "rex", "lr_scheduler")
         c.set("schedule.floor", c.number("cosine_min_lr_ratio") or 0.0, "cosine_min_lr_ratio")
-        text = "z / (0.5 + 0.5 z) of the remaining share z; in Axolotl, z / (0.1 + 0.9 z)"
-        c.report("differs", "lr_scheduler", text)
+        c.differs("lr_scheduler", "z / (0.5 + 0.5 z) of the remaining share z", "z / (0.1 + 0.9 z)")
         return
     convert_schedule(c, "lr_scheduler", total)
     if (floor := c.number("cosine_min_lr_ratio")) is not None and name == "cosine":
@@ -257,9 +256,7 @@ def _adapter(c: Conversion) -> None:
     if dtype not in (None, "int4", "nf4", "int8"):
         c.wrong("peft.weight_dtype", "one of int4, nf4, int8")
     if dtype == "int4":
-        c.report(
-            "differs", "peft.weight_dtype", "NF4 in blocks; in Axolotl, int4 with a scale per block"
-        )
+        c.differs("peft.weight_dtype", "NF4 in blocks", "int4 with a scale per block")
     kind = "qlora" if four and kind == "lora" else kind
     c.set("adapter.type", kind, "adapter", "peft_use_dora", "relora")
     if four:

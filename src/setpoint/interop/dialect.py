@@ -108,7 +108,7 @@ def listed_keys(system: str) -> dict[str, Key]:
     for reason, names in lists["idle"].items():
         keys |= alike("", names, Key(None, idle=reason))
     for kind in ("refused", "essential"):
-        for reason, names in lists[kind].items():
+        for reason, names in lists.get(kind, {}).items():
             keys |= alike("", names, Key(None, refused=reason, essential=kind == "essential"))
     return keys
 
@@ -504,6 +504,10 @@ class Conversion:
     def report(self, kind: Kind, key: str, text: str) -> None:
         """Report a key without an exact equivalent."""
         self.reports.append(Report(kind, key, self.place(key), text))
+
+    def differs(self, key: str, here: str, there: str) -> None:
+        """Report what a key means in Setpoint, and in the other system."""
+        self.report("differs", key, f"{here}; in {self.dialect.name}, {there}")
 
     def report_rest(self, key: str, entry: Mapping[str, object], known: str) -> None:
         """Report the entries of a mapping other than the known names, unless they are null."""

@@ -24,13 +24,11 @@ DEFAULTS = {"learning_rate": 2e-5, "logging_steps": 10.0, "gradient_checkpointin
             "dtype": "float32"}  # fmt: skip
 """TRL's defaults that differ from those of transformers, apart from bf16 without fp16."""
 KEYS = {
-    **keys_of("", use_peft=False, lora_r=16, lora_alpha=32, lora_dropout=0.05,
-        lora_target_modules=None, lora_target_parameters=None, lora_modules_to_save=None,
-        use_dora=False, use_bnb_nested_quant=False, load_in_8bit=False, load_in_4bit=False,
-        chat_template=None, chat_template_path=None, dataset_mixer=None, dataset_mixture=None,
-        dataset_splits=None, dataset_configs=None, dataset_train_split="train",
-        dataset_test_split="test", dataset_text_field="text", max_length=1024, packing=False,
-        packing_strategy="bfd", assistant_only_loss=False, loss_type="nll"),
+    **keys_of("", use_peft=False, lora_r=16, lora_alpha=32, lora_dropout=0.05, use_dora=False,
+        use_bnb_nested_quant=False, load_in_8bit=False, load_in_4bit=False,
+        dataset_train_split="train", dataset_test_split="test", dataset_text_field="text",
+        max_length=1024, packing=False, packing_strategy="bfd", assistant_only_loss=False,
+        loss_type="nll"),
     "use_flash_attention_2": Key(False, "model.attention_backend", {True: "flash_attention_2"},
         optional=True),
     "use_rslora": Key(False, "adapter.rank_stabilized", optional=True),
@@ -38,14 +36,12 @@ KEYS = {
     "bnb_4bit_quant_type": Key("nf4", differs="the 4-bit format is NF4"),
     "bnb_4bit_quant_storage": Key(None, idle="it changes only how the bits are stored"),
     "lora_task_type": Key("CAUSAL_LM", idle="the task is that of a language model"),
-    "completion_only_loss": Key(None),
     "dataset_kwargs": Key(None, decision="set the template or the separator of the tokenizer"),
     "eos_token": Key(None, decision="set by the tokenizer's files: tokenizer.separator"),
     "router_aux_loss_coef": Key(None, decision="set model.overrides.router_aux_loss_coef"),
     "model_init_kwargs": Key(None, decision="set model.overrides"),
     "truncation_mode": Key("keep_start", refused="rows are truncated at their end"),
     "shuffle_dataset": Key(False, idle="the sampler always shuffles"),
-    **keys_of("", wandb_entity=None, wandb_project=None),
     # Of open-r1.
     "system_prompt": Key(None, decision="put it into each conversation, or into the template"),
     **alike("", "callbacks benchmarks", Key(None,

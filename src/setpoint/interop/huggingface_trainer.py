@@ -14,7 +14,7 @@ import re
 from typing import Any, cast
 
 from setpoint.interop import huggingface_sft as sft
-from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of
+from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of, listed_keys
 from setpoint.interop.transformers_trainer import (
     HUB,
     NEFTUNE,
@@ -28,15 +28,12 @@ from setpoint.interop.transformers_trainer import (
     read_json_file,
 )
 
-PRINTED = "it changes only what is printed"
-LABELS = "rows are made of tokens and their labels alone"
+NO_ARITHMETIC = "it does not change the arithmetic"
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "aim": "aim",
             "comet_ml": "comet", "trackio": "trackio"}  # fmt: skip
 KEYS = {
-    **keys_of("", run_name=None),
     "output_dir": Key(None, "workspace", optional=True),
     "seed": Key(42, "seed"),
-    "data_seed": Key(None),
     "full_determinism": Key(False, "deterministic"),
     # Batch and length.
     "per_device_train_batch_size": Key(8, "batch.micro_size"),
@@ -47,102 +44,58 @@ KEYS = {
                 "each rank's mean"),
     "auto_find_batch_size": Key(False, refused="the batch size is fixed, not searched"),
     # Optimizer, schedule and loss.
-    **keys_of("", optim="adamw_torch_fused", optim_args=None),
+    **keys_of("", optim="adamw_torch_fused"),
     "optim_target_modules": Key(None, refused="no optimizer projects gradients (GaLore, APOLLO)"),
     "learning_rate": Key(5e-5, "optimizer.lr"),
     **keys_of("", weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8,
-        max_grad_norm=1.0, lr_scheduler_type="linear", lr_scheduler_kwargs=None, warmup_steps=0.0,
-        warmup_ratio=None),
+        max_grad_norm=1.0, lr_scheduler_type="linear", warmup_steps=0.0),
     "label_smoothing_factor": Key(0.0, "loss.label_smoothing", optional=True),
     "neftune_noise_alpha": NEFTUNE,
     # Precision, memory and compilation.
     **keys_of("", bf16=False, fp16=False),
     "bf16_full_eval": Key(False, refused="evaluation computes as training does"),
     "fp16_full_eval": Key(False, refused="evaluation computes as training does"),
-    **keys_of("", tf32=None, activation_checkpointing=None, activation_checkpointing_kwargs=None,
-        gradient_checkpointing=None, gradient_checkpointing_kwargs=None, torch_compile=False,
-        torch_compile_backend=None, torch_compile_mode=None, liger_kernel_config=None),
+    **keys_of("", torch_compile=False),
     "torch_empty_cache_steps": Key(None, "memory.empty_cache", unit="{} steps", optional=True),
     "use_liger_kernel": Key(False, "loss.type", {True: "chunked_cross_entropy"}, optional=True),
     # Ranks.
-    **keys_of("", ddp_backend=None),
     "use_cpu": Key(False, "parallel.device", {True: "cpu"}, optional=True),
     "ddp_timeout": Key(1800, "parallel.timeout"),
-    "ddp_bucket_cap_mb": Key(None),
     "ddp_find_unused_parameters": Key(None, refused="every parameter takes part in each step"),
-    **keys_of("", fsdp=None, fsdp_config=None, deepspeed=None, parallelism_config=None),
     "accelerator_config": Key(None, refused="accelerate is not used"),
     # Evaluation, logs and checkpoints.
-    **keys_of("", eval_strategy="no", eval_steps=None, eval_on_start=False),
+    **keys_of("", eval_strategy="no", eval_on_start=False),
     "eval_delay": Key(0, refused="evaluation begins with training"),
     "per_device_eval_batch_size": Key(8, refused="evaluation has batches of batch.micro_size"),
     **keys_of("", logging_strategy="steps", logging_steps=500.0, logging_first_step=False,
-        disable_tqdm=None, report_to=None, project="huggingface", save_strategy="steps",
-        save_steps=500.0),
+        project="huggingface", save_strategy="steps", save_steps=500.0),
     "save_total_limit": Key(None, "checkpoint.keep"),
     "save_only_model": Key(False, "checkpoint.last", {True: "weights"}, optional=True,
         differs="of the last checkpoint only; others can be resumed"),
     "load_best_model_at_end": Key(False, "checkpoint.keep_best"),
-    **keys_of("", metric_for_best_model=None, greater_is_better=None, resume_from_checkpoint=None),
     "sharded_ddp": Key(None, refused="a former name of fsdp: set parallel.shard"),
     "ignore_data_skip": Key(False, refused="a resumed run continues at its data position"),
     # Loader.
     "dataloader_num_workers": Key(0, "data.loader.workers"),
     "dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
-    "dataloader_prefetch_factor": Key(None),
     "dataloader_drop_last": Key(False,
         refused="the stream of rows crosses epochs: no batch of training is smaller"),
     **keys_of("", train_sampling_strategy="random", group_by_length=False),
     # The model and data of run_clm.py.
-    **keys_of("", model_revision="main", model_name_or_path=None, config_name=None,
-        config_overrides=None, tokenizer_name=None, dtype=None, attn_implementation=None,
-        dataset_name=None, dataset_config_name=None, train_file=None, validation_file=None,
-        validation_split_percentage=5, max_train_samples=None, max_eval_samples=None,
-        block_size=None, streaming=False, preprocessing_num_workers=None),
+    **keys_of("", model_revision="main", validation_split_percentage=5, streaming=False),
 }  # fmt: skip
 """Keys of `TrainingArguments` of transformers 5.23 and of run_clm.py, with their defaults."""
 KEYS |= {
-    name: Key(default, idle=reason)
-    for reason, defaults in {
-        PRINTED: {"log_level": "passive", "log_level_replica": "warning", "log_on_each_node": True,
-                  "skip_memory_metrics": True, "debug": "", "logging_dir": None,
-                  "include_num_input_tokens_seen": "no", "include_tokens_per_second": None},
-        LABELS: {"remove_unused_columns": True, "label_names": None, "length_column_name": "length",
-                 "keep_linebreaks": True, "overwrite_cache": False, "cache_dir": None},
-        "the loss is the only metric": {
-            "include_for_metrics": [], "batch_eval_metrics": False, "prediction_loss_only": False,
-            "eval_do_concat_batches": True, "eval_use_gather_object": False,
-            "eval_accumulation_steps": None, "include_inputs_for_metrics": None},
-        "it does not change the arithmetic": {
-            "ddp_broadcast_buffers": None, "ddp_static_graph": None, "dataloader_in_order": True,
-            "dataloader_persistent_workers": False, "dataloader_multiprocessing_context": None,
-            "logging_nan_inf_filter": True, "save_on_each_node": False, "save_safetensors": None,
-            "overwrite_output_dir": None, "past_index": None, "local_rank": -1,
-            "half_precision_backend": None, "xpu_backend": None,
-            "enable_jit_checkpoint": False, "use_fast_tokenizer": True, "low_cpu_mem_usage": False,
-            "restore_callback_states_from_checkpoint": False, "token": None, "no_cuda": None,
-            "fp16_backend": None, "fp16_opt_level": None, "_n_gpu": None, "mp_parameters": None,
-            "ray_scope": None, "use_legacy_prediction_loop": None, "use_mps_device": None,
-            "jit_mode_eval": None, "use_ipex": None, "tpu_num_cores": None, "torchdynamo": None,
-            "tpu_metrics_debug": None, "per_gpu_eval_batch_size": None, "dispatch_batches": None,
-            "split_batches": None, "fsdp_min_num_params": None, "tp_size": None,
-            "fsdp_transformer_layer_cls_to_wrap": None, "use_cache": False},
-        "the command determines the action: `setpoint train`": {
-            "do_train": False, "do_eval": False, "do_predict": False},
-    }.items()
-    for name, default in defaults.items()
-}  # fmt: skip
-KEYS |= {
-    name: Key(default, refused=HUB)
-    for name, default in {
-        "push_to_hub": False, "hub_token": None, "hub_private_repo": None, "hub_model_id": None,
-        "hub_strategy": "every_save", "hub_always_push": False, "hub_revision": None,
-        "hub_model_revision": None, "push_to_hub_revision": False, "overwrite_hub_revision": False,
-        "push_to_hub_model_id": None, "push_to_hub_organization": None, "push_to_hub_token": None,
-        "trackio_space_id": None, "trackio_bucket_id": None, "trackio_static_space_id": None,
+    name: Key(default, idle=NO_ARITHMETIC) for name, default in {
+        "log_level": "passive", "log_level_replica": "warning", "log_on_each_node": True,
+        "skip_memory_metrics": True, "include_num_input_tokens_seen": "no",
+        "remove_unused_columns": True, "length_column_name": "length", "keep_linebreaks": True,
+        "eval_do_concat_batches": True, "dataloader_in_order": True, "logging_nan_inf_filter": True,
+        "local_rank": -1, "use_fast_tokenizer": True,
     }.items()
 }  # fmt: skip
-KEYS |= sft.KEYS
+KEYS |= listed_keys("huggingface_trainer") | sft.KEYS
+KEYS["hub_strategy"] = Key("every_save", refused=HUB)
 KEYS["adafactor"] = Key(False, decision="set optim to adafactor")
 KEYS["trust_remote_code"] = Key(False, refused="remote code of models and data sets is never run")
 

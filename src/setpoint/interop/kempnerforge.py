@@ -235,11 +235,7 @@ def _precision(c: Conversion) -> None:
     if name == "fp16":
         c.set("precision.compute", "fp16", key)
         c.set("precision.loss_scale", {}, key)
-        c.report(
-            "differs",
-            key,
-            "weights stay in fp32, and the loss is scaled; in KempnerForge, neither holds",
-        )
+        c.differs(key, "weights stay in fp32, and the loss is scaled", "neither holds")
     elif name != "fp32":
         c.set("precision.params", "bf16", key)
         c.set("precision.compute", "bf16", key)

@@ -448,8 +448,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
         if unit == "steps":
             _exponential(c, warmup, end, floor, min(total or end, 100_000))
             return
-        text = "the rate decays by 1 - sqrt(t); in Megatron-LM, exponentially"
-        c.report("differs", "lr-wsd-decay-style", text)
+        c.differs("lr-wsd-decay-style", "the rate decays by 1 - sqrt(t)", "exponentially")
     c.warm_up(f"{warmup} {unit}", *keys)
     if warmup and (start := c.number("lr-warmup-init")):
         c.set("schedule.warmup_from", start / peak, "lr-warmup-init")
@@ -462,8 +461,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
         del c.data["schedule"]["horizon"]
         c.set("schedule.timescale", f"{max(1, warmup)} {unit}", *keys)
         if floor:
-            text = "the rate decays towards the floor; in Megatron-LM, it is clamped to it"
-            c.report("differs", "min-lr", text)
+            c.differs("min-lr", "the rate decays towards the floor", "it is clamped to it")
     if name == "WSD":
         part = c.number("lr-wsd-decay-iters") or _length(c, "lr-wsd-decay-samples")
         curve = {"linear": "linear", "cosine": "cosine"}.get(
@@ -649,8 +647,7 @@ def _records(c: Conversion) -> None:
         if interval := c.number("manual-gc-interval"):
             c.set("resilience.gc", {"every": f"{interval} steps"}, "manual-gc-interval")
         else:
-            text = "garbage collection is automatic; in Megatron-LM, it runs only at evaluations"
-            c.report("differs", "manual-gc", text)
+            c.differs("manual-gc", "garbage collection is automatic", "it runs only at evaluations")
     c.track(("tensorboard", "tensorboard-dir", {"directory": "tensorboard-dir"}),
             ("wandb", "wandb-project", {"project": "wandb-project", "entity": "wandb-entity",
                                         "name": "wandb-exp-name"}))  # fmt: skip

@@ -81,11 +81,7 @@ def _model(c: Conversion) -> None:
     if (kind := c.choice("model.norm_type", *map(str, norm))) and kind != "rmsnorm":
         c.set("model.norm.type", norm[kind], "model.norm_type")
         if kind == "np_layernorm":
-            c.report(
-                "differs",
-                "model.norm_type",
-                "norms have weights and biases; in torchtitan, neither",
-            )
+            c.differs("model.norm_type", "norms have weights and biases", "neither")
     if "moe" in FLAVORS[name][flavor]:
         moe = FLAVORS[name][flavor]["moe"]
         if moe["router"]["type"] == "softmax_top_k":
@@ -418,19 +414,13 @@ def _data(c: Conversion) -> None:
         return
     c.set("evaluation.every", f"{c.number('validation.freq')} steps", "validation.freq")
     if (length := c.number("validation.seq_len")) != c.number("training.seq_len"):
-        c.report(
-            "differs",
-            "validation.seq_len",
-            f"rows as in training; in torchtitan, of {length} tokens",
-        )
+        c.differs("validation.seq_len", "rows as in training", f"of {length} tokens")
     batches = c.number("validation.steps")
     count = batches * c.number("validation.local_batch_size") if batches > 0 else None
     c.set_items("data.validation", [evaluation], "validation.dataset")
     c.set("evaluation.sequences", count, "validation.steps")
     if count:
-        c.report(
-            "differs", "validation.steps", f"{count} sequences in all; in torchtitan, per rank"
-        )
+        c.differs("validation.steps", f"{count} sequences in all", "per rank")
 
 
 def _records(c: Conversion) -> None:

@@ -333,8 +333,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     is_alpaca = name.startswith("alpaca")
     on_input = entry.get("train_on_input", is_alpaca)
     if is_alpaca:
-        text = "Alpaca's prompt alone; in torchtune, within the control tokens of a chat"
-        c.report("differs", key, text)
+        c.differs(key, "Alpaca's prompt alone", "within the control tokens of a chat")
     return {"type": "conversations", "paths": paths, "template": "alpaca" if is_alpaca else None,
             "columns": columns or None, "loss_on": "all" if on_input else "answers",
             "filter": limits or None}  # fmt: skip
@@ -576,11 +575,7 @@ def _inference(c: Conversion) -> None:
     elif templated:
         c.set("chat", {}, "tokenizer._component_")
     if system and not templated:
-        c.report(
-            "differs",
-            "prompt",
-            "formatted by the chat template of the weights; in torchtune, one text",
-        )
+        c.differs("prompt", "formatted by the chat template of the weights", "one text")
     c.set("generation.max_tokens", c.number("max_new_tokens"), "max_new_tokens")
     c.copy_given({f"generation.{key}": key for key in ("temperature", "top_k")})
     if not c.value("enable_kv_cache"):

@@ -362,8 +362,7 @@ def _data(c: Conversion) -> None:
     if parts > 0 and (remainder := c.number(key) % parts):
         length = c.number(key) + parts - remainder
         c.set("batch.sequence_length", length, key)
-        text = f"rows hold {length} tokens, in {parts} parts; in xorl, fewer tokens and padding"
-        c.report("differs", key, text)
+        c.differs(key, f"rows hold {length} tokens, in {parts} parts", "fewer tokens and padding")
     c.set("data.held_out", 0)
     c.value("data.select_columns")  # other columns are not read
     methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
@@ -418,8 +417,7 @@ def _adapter(c: Conversion) -> None:
     c.set("adapter.type", "qlora" if is_quantized else "lora", switch)
     if targets := c.names(key := "lora.lora_target_modules"):
         if FUSED.keys() & {*targets}:
-            text = "each part has its own adapter; in xorl, one adapts the fused projection"
-            c.report("differs", key, text)
+            c.differs(key, "each part has its own adapter", "one adapts the fused projection")
         c.set("adapter.targets", [part for name in targets for part in FUSED.get(name, [name])],
               key)  # fmt: skip
     if is_quantized:
