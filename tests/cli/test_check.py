@@ -98,6 +98,8 @@ def test_paths_of_another_machine_are_not_checked(cli: CommandLine) -> None:
     line = "check tiny --world-size 8 --data.sources text --data.sources.0.paths"
     cli.file("train.txt", "a b c")
     assert "Did you mean train.txt?" in cli.refused(f"{line} '[./trian.txt]'")
+    cli.file("texts/a.txt", "a b c")
+    assert "'./txets/a.txt' does not exist" in cli.refused(f"{line} '[./txets/a.txt]'")
     assert "matches no file" in cli.refused(f"{line} '[{cli.folder}/*/a.jsonl]'")
     text = cli.ok(f"{line} '[./*.jsonl,./*/a.jsonl,$DATA/a.txt]'")
     assert text.count("this path does not exist on this machine") == 2

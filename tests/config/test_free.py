@@ -95,6 +95,7 @@ def test_an_area_comes_from_where_its_keys_do() -> None:
 def test_what_nothing_has_set_is_empty() -> None:
     area = Free(a=1, b={"c": 2})
     assert not area.debug and "debug" not in area
+    assert (area.get("a"), area.get("debug"), area.get("debug", 3)) == (1, None, 3)
     assert list(area) == ["a", "b"] and len(area) == 2 and "a" in area and bool(area)
     frozen = area.copy(True)
     with pytest.raises(KeyError):

@@ -113,9 +113,9 @@ def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
     """Remove missing paths that can only be those of another machine, and return them as text.
 
     A path whose directory exists here belongs to this machine, unless every machine has that
-    directory: the root, a top-level directory, the current one or that for temporary files. A
-    similar name in the current directory, or text that does not begin like a path (`/`, `./`,
-    `../`, `~` or `$NAME`), is more likely a typing error.
+    directory: the root, a top-level directory, the current one or that for temporary files. A name
+    similar to the first missing part of the path, next to it, or text that does not begin like a
+    path (`/`, `./`, `../`, `~` or `$NAME`), is more likely a typing error.
     """
     skipped: list[str] = []
     for problem in [problem for problem in problems if problem.kind == MissingPathError.kind]:
@@ -135,13 +135,16 @@ def _can_be_elsewhere(path: str) -> bool:
     import glob
     import tempfile  # imports shutil and random, which no other check needs
 
-    parent, name = os.path.split(os.path.normpath(os.path.expanduser(path)))
-    while glob.has_magic(parent):
-        parent = os.path.dirname(parent)
-    if not parent:
-        return not nearest(name, os.listdir(), 1, 0.7)
-    is_top = os.path.isabs(parent) and parent.rstrip("/").count("/") < 2
-    return is_top or parent == tempfile.gettempdir() or not os.path.isdir(parent)
+    folder, name = os.path.split(os.path.normpath(os.path.expanduser(path)))
+    while glob.has_magic(folder):
+        folder, name = os.path.split(folder)
+    has_folder = os.path.isdir(folder)
+    while folder and not os.path.isdir(folder):  # up to the first part that is missing
+        folder, name = os.path.split(folder)
+    is_top = os.path.isabs(folder) and folder.rstrip("/").count("/") < 2
+    if is_top or folder == tempfile.gettempdir():
+        return True
+    return not has_folder and not nearest(name, os.listdir(folder or os.curdir), 1, 0.7)
 
 
 def _on_hub(model: ModelConfig) -> Iterator[str]:

@@ -272,6 +272,10 @@ class Free:
         except AttributeError:
             raise KeyError(key) from None
 
+    def get(self, key: str, default: Any = None) -> Any:
+        """The value under a key, or the default if there is none; makes no section."""
+        return self[key] if key in self else default
+
     def keys(self) -> Iterator[str]:
         """The keys; with them, `dict(user)` makes a copy."""
         return iter(self)
