@@ -84,11 +84,9 @@ def run(arguments: Arguments) -> int:
 
 
 class CommandLine(NamedTuple):
-    """A program with completion.
+    """The names of a program's commands, and `command`, which returns one by name.
 
-    Arguments:
-        names: names of its commands.
-        command: returns the command with a name; for any other word the default command, or None.
+    For any other word it returns the default command, or None.
     """
 
     names: Collection[str]

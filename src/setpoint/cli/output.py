@@ -20,12 +20,9 @@ def emit(
     text: str | Callable[[], str],
     notes: Sequence[str] = (),
 ) -> None:
-    """Print a result, as JSON with `--json`, otherwise as text.
+    """Print a result, as JSON with `--json`, otherwise as text with notes on standard error.
 
-    Arguments:
-        facts: plain data, or a function that makes it.
-        text: a text, or a function that makes it; only one of the two functions is called.
-        notes: printed on standard error after the text.
+    Of `facts` and `text`, functions are called only if their result is printed.
     """
     if not arguments.has("--json"):
         print(text() if callable(text) else text, flush=True)
@@ -98,11 +95,9 @@ def colours(stream: TextIO | None = None) -> bool:
 
 
 def styled(text: str, code: str, stream: TextIO | None = None) -> str:
-    """Style a text if the stream is a terminal.
+    """Style a text if the stream, by default standard output, is a terminal.
 
-    Arguments:
-        code: the parameter of the terminal's "select graphic rendition" sequence (ECMA-48).
-        stream: the output stream; standard output if None.
+    The code is the parameter of "select graphic rendition" (ECMA-48).
     """
     return f"\033[{code}m{text}\033[0m" if colours(stream) else text
 
@@ -183,11 +178,7 @@ def print_notes(notes: Sequence[str]) -> None:
 
 
 def print_cautions(cautions: Iterable[Caution], *, silence: bool = True) -> None:
-    """Print cautions to standard error.
-
-    Arguments:
-        silence: whether to explain how to silence a caution.
-    """
+    """Print cautions to standard error, by default with the way to silence each."""
     from setpoint.config import Problem
 
     for caution in cautions:

@@ -269,8 +269,7 @@ def not_there(program: Program, config: Config, path: str) -> str:
 def leaf_path(config: Config, typed: str) -> tuple[str, str]:
     """Normalize a typed path: fields with underscores, list items by index.
 
-    Returns:
-        the path, and the reason why it names no list item, if any.
+    The second value is the reason why it names no list item, if any.
     """
     node: Any = config
     parts = typed.split(".")

@@ -151,10 +151,9 @@ def dialect_and_file(source: str) -> tuple[str, str] | None:
 
 
 def open_foreign(name: str, typed: Sequence[str] = ()) -> FileDocument | None:
-    """Read and convert another system's file named by `DIALECT:FILE`; None for other names.
+    """Read another system's file named by `DIALECT:FILE`, with overrides `typed` in its syntax.
 
-    Arguments:
-        typed: overrides in the syntax of that system.
+    None for other names.
     """
     if (parts := dialect_and_file(name)) is None:
         return None

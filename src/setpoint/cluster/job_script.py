@@ -70,11 +70,7 @@ class JobRequest(NamedTuple):
 
 
 def seconds_of(time: str) -> int:
-    """Convert a time in Slurm's notation to seconds; 0: unlimited.
-
-    Arguments:
-        time: M, M:S, H:M:S, D-H, D-H:M or D-H:M:S.
-    """
+    """Convert M, M:S, H:M:S, D-H, D-H:M or D-H:M:S of Slurm to seconds; 0: unlimited."""
     days, dash, rest = time.rpartition("-")
     parts = [int(part) for part in rest.split(":")]
     if dash or len(parts) == 3:
@@ -155,10 +151,7 @@ def batch_script(
 
 
 def submit(path: str) -> str:
-    """Submit a script.
-
-    Returns:
-        job number.
+    """Submit a script, and return the job number.
 
     Raises:
         SetpointError: there is no Slurm on this machine.
@@ -190,14 +183,9 @@ LONGEST = 40
 
 
 def manifest(request: JobRequest, kind: str, namespace: str | None = None) -> dict[str, Any]:
-    """Describe a job with one pod per node.
+    """Describe a job with one pod per node, as a `pytorchjob` or `jobset`.
 
-    Arguments:
-        kind: `pytorchjob` or `jobset`.
-        namespace: None: as in the kubectl context.
-
-    Returns:
-        the manifest, to be written as YAML or JSON.
+    Without a namespace that of the kubectl context applies.
     """
     name = name_of(request.name)
     meta = {"name": name} | ({} if namespace is None else {"namespace": namespace})

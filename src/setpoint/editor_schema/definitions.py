@@ -91,8 +91,7 @@ class Definitions:
     def section(self, kind: SectionType, is_new: bool = False) -> list[Schema]:
         """The schemas of everything that is valid in place of a section.
 
-        Arguments:
-            is_new: True if there is no section yet, as in a list, so `type` is required.
+        If the section `is_new`, as in a list, `type` is required.
         """
         tags = list(kind.candidates())
         only = kind.only()

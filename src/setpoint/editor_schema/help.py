@@ -52,11 +52,7 @@ def _field_docs(node: ast.ClassDef) -> dict[str, str]:
 
 
 def field_help(cls: type[Node], name: str) -> str:
-    """The help text of a field: the docstring below it in the class.
-
-    Arguments:
-        cls: the config class; inherited fields are found in the class that declares them.
-    """
+    """The help text of a field: the docstring below it in the class that declares it."""
     info = cls.__setpoint__.fields.get(name)
     if info is None:
         return ""

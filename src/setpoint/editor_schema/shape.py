@@ -104,10 +104,9 @@ def inside(schemas: list[Schema]) -> Schema:
 
 
 def hint(schema: Schema) -> Schema:
-    """Keywords that accept anything, for the completions of an editor.
+    """Keywords that accept anything, with a schema of proposals for an editor.
 
-    Arguments:
-        schema: schema of the proposals. Taplo reads `anyOf`, but not `if`.
+    Taplo reads `anyOf`, but not `if`.
     """
     return {"anyOf": [True, schema]}
 

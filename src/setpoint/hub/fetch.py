@@ -22,8 +22,7 @@ def is_url(path: str) -> bool:
 def protocol_problem(url: str, extra: str) -> str:
     """Reason why a URL cannot be opened, such as a missing package; empty if it can.
 
-    Arguments:
-        extra: the extra of Setpoint that installs fsspec.
+    The package fsspec is in the named extra of Setpoint.
     """
     match = _PROTOCOL.match(url)
     protocol = match[1].lower() if match else ""
@@ -70,11 +69,7 @@ _ID: Final = re.compile(r"([\w-][\w.-]*/[\w-][\w.-]*)(?:@([\w./-]+))?")
 
 
 def split_hub_id(name: str) -> tuple[str, str | None] | None:
-    """Split `organization/name@revision`.
-
-    Returns:
-        the repository, and the revision or None; None for invalid ids.
-    """
+    """The repository and revision of `organization/name@revision`; None for invalid ids."""
     match = _ID.fullmatch(name)
     if match is None or ".." in name:
         return None
@@ -125,11 +120,7 @@ def fetch_files(
 
 
 def hub_reason(error: BaseException, kind: str) -> str:
-    """The reason given by an error from the Hub or its client library.
-
-    Arguments:
-        kind: kind of the repository.
-    """
+    """The reason given by an error from the Hub or its client library."""
     if isinstance(error, RuntimeError) and error.__cause__ is not None:
         error = error.__cause__  # of one file of several
     text = str(error).strip().partition("\n")[0]

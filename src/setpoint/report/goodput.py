@@ -17,12 +17,7 @@ BEGINS = ("start", "resume", "restart")
 
 
 def status_of(events: Sequence[Mapping[str, Any]], is_alive: Callable[[], bool]) -> str:
-    """The status of a run.
-
-    Arguments:
-        is_alive: returns True if a process is training the run; called if the events do not include
-            an end.
-    """
+    """The status of a run; `is_alive` is called if the events do not include an end."""
     for event in reversed(events):
         if event.get("event") == "end":
             return FINISHED if event.get("status") == 0 else STOPPED
@@ -123,12 +118,7 @@ class _Session:
 
 
 def goodput(events: Sequence[Row], metrics: Sequence[Row]) -> Goodput:
-    """Divide the time of a run by activity; clock jumps make parts smaller, but never negative.
-
-    Arguments:
-        events: rows of `events.jsonl`, in order.
-        metrics: rows of `metrics.jsonl`.
-    """
+    """Divide the time of a run by activity; clock jumps make parts smaller, but never negative."""
     sessions = _sessions(events)
     train = [row for row in metrics if row.get("kind") == "train"]
     if not sessions:

@@ -36,11 +36,7 @@ class Series(NamedTuple):
 
 
 class Plot(NamedTuple):
-    """A plot.
-
-    Arguments:
-        linear: True for linear axes from 0, whatever the range.
-    """
+    """A plot; `linear` means axes from 0, whatever the range."""
 
     title: str
     x: str
@@ -71,10 +67,7 @@ def refuse_suffix(path: str) -> None:
 
 
 def save(plot: Plot, path: str) -> None:
-    """Draw a plot into a file, atomically.
-
-    Arguments:
-        path: a `.png` or `.svg` file.
+    """Draw a plot into a `.png` or `.svg` file, atomically.
 
     Raises:
         SetpointError: matplotlib is not installed, or the suffix is unsupported.
@@ -113,11 +106,9 @@ BLOCKS = "▁▂▃▄▅▆▇█"
 
 
 def blocks(values: list[float], width: int, limits: tuple[float, float] | None = None) -> str:
-    """Draw a curve as a sparkline of means.
+    """Draw a curve of at least one value, all finite, as a sparkline of means.
 
-    Arguments:
-        values: the curve; at least one value, all finite.
-        limits: the values of the lowest and the highest block; by default, those of the curve.
+    The limits are the values of the lowest and the highest block; by default those of the curve.
     """
     count = min(width, len(values))
     cuts = [round(index * len(values) / count) for index in range(count + 1)]
@@ -129,10 +120,7 @@ def blocks(values: list[float], width: int, limits: tuple[float, float] | None =
 
 
 def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = True) -> str:
-    """Draw a plot in characters.
-
-    Arguments:
-        colour: False for letters as markers instead.
+    """Draw a plot in characters, with letters as markers if there is no colour.
 
     Raises:
         SetpointError: plotille is not installed.

@@ -13,11 +13,7 @@ from setpoint.config.words.text import in_full
 
 
 class Table:
-    """Rows of values under named columns.
-
-    Arguments:
-        rows: one value per column: a number, text, plain data, None or `ABSENT`.
-    """
+    """Rows of values under named columns: numbers, text, plain data, None or `ABSENT`."""
 
     def __init__(self, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
         self.columns = list(columns)

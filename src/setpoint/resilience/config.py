@@ -41,7 +41,6 @@ class TimeLimit(Period):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """See `Scalar.read`."""
         is_quantity = isinstance(value, Period | Length) and not isinstance(value, cls)
         return super().read(str(value) if is_quantity else value)
 

@@ -148,11 +148,7 @@ class StopRequest:
         return 0 if self.signal is None else self.status_of(self.signal, lost=False)
 
     def status_of(self, number: int, lost: bool) -> int:
-        """The exit status after a signal.
-
-        Returns:
-            130 for Ctrl-C; for other signals 75 if the same command resumes, and 143 otherwise.
-        """
+        """Exit status after a signal: 130 for Ctrl-C, 75 if the same command resumes, else 143."""
         if number == signal.SIGINT:
             return INTERRUPTED
         return PREEMPTED if self.resumable and not lost else TERMINATED
@@ -297,11 +293,7 @@ class StopRequest:
             self._handle_save()
 
     def _handle_save(self) -> str:
-        """Handle a request for a checkpoint.
-
-        Returns:
-            the message about it.
-        """
+        """Handle a request for a checkpoint, and return the message about it."""
         now = time.monotonic()
         if now - self._save_answered < REPEATED:
             return "SIGUSR2 again: the checkpoint already requested covers this request as well"

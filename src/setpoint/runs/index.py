@@ -258,11 +258,7 @@ def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """Labels of one run.
-
-    Arguments:
-        archived: True if lists omit it by default.
-    """
+    """Labels of one run; lists omit archived ones by default."""
 
     tags: tuple[str, ...] = ()
     note: str = ""

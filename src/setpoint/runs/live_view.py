@@ -37,11 +37,9 @@ LONGEST = 1 << 24
 
 
 class Tail:
-    """Follows a growing file of rows; a replaced or truncated file is read again.
+    """Follows a growing file of rows, and calls `take` with each.
 
-    Arguments:
-        take: called with each complete row.
-        restart: called before rows are read again.
+    If the file is replaced or truncated, `restart` is called and it is read again.
     """
 
     def __init__(
@@ -93,11 +91,7 @@ class Tail:
 
 
 class Rank(NamedTuple):
-    """A rank without heartbeats or progress.
-
-    Arguments:
-        seconds: seconds since its last heartbeat or progress.
-    """
+    """A rank without heartbeats or progress for some seconds."""
 
     rank: int
     host: str

@@ -201,11 +201,8 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
 def recorded_job(record: Path, more: Sequence[str] = ()) -> tuple[Job, list[str]]:
     """The configuration in a record, without side effects outside of the directory.
 
-    Arguments:
-        more: further overrides.
-
     Returns:
-        the resolved configuration, and the overrides.
+        the resolved configuration, and all overrides.
 
     Raises:
         SetpointError: the record cannot be read, or needs a module that was not imported.
@@ -226,10 +223,8 @@ def prepare_directory(
 ) -> None:
     """Create a run directory that continues from the first step, on the same data.
 
-    Checkpoint files are symbolic links to those of the run, which are never written.
-
-    Arguments:
-        today: environment for the record of the new directory, if the directory is kept.
+    Checkpoint files are symbolic links to those of the run, which are never written. If the
+    directory is kept, its record states the environment of `today`.
     """
     folder.mkdir(parents=True, exist_ok=True)
     facts = environment_at(run, steps.first)

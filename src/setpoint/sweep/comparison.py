@@ -41,11 +41,7 @@ STANDARD = ("step", TRAINING_LOSS, "evaluation.held_out_loss", "evaluation.held_
 
 
 class ComparedRun:
-    """One run, or one configuration without a run.
-
-    Arguments:
-        run: the run directory; None for a preset or a file.
-    """
+    """One run, or one configuration without a run."""
 
     def __init__(self, label: str, source: str, run: Path | None) -> None:
         self.label = label
@@ -126,11 +122,7 @@ def _entries(word: str, notes: list[str]) -> Iterator[ComparedRun]:
 
 
 def read_metrics(entry: ComparedRun, notes: list[str]) -> None:
-    """Read the metrics of a run, and return notes about missing or damaged ones.
-
-    Arguments:
-        entry: the run; receives its metrics.
-    """
+    """Read the metrics of a run into its entry, and add notes about missing or damaged ones."""
     if entry.run is None:
         return
     try:
@@ -167,10 +159,7 @@ def differing(tables: Sequence[Values]) -> dict[tuple[str, ...], list[Any]]:
 
 
 def comparison(runs: Sequence[ComparedRun], wanted: Sequence[str]) -> Table:
-    """The table of several runs.
-
-    Arguments:
-        wanted: metrics by path; if empty, the usual ones.
+    """The table of several runs, by default with the usual metrics.
 
     Raises:
         SetpointError: no run has a requested metric.
@@ -215,11 +204,7 @@ class RunGroups(NamedTuple):
 
 
 def groups_over(table: Table, over: str, values: Collection[str]) -> RunGroups:
-    """Group runs that differ in one value only.
-
-    Arguments:
-        over: the column of that value.
-        values: the columns that are values of the configurations.
+    """Group runs that differ in one value only, the column `over` of the configuration.
 
     Raises:
         SetpointError: the runs do not differ in that value.
@@ -283,8 +268,7 @@ def average(table: Table, runs: RunGroups, notes: list[str]) -> Table:
 def mean_and_deviation(values: Sequence[float]) -> tuple[float, float | None]:
     """Mean and sample standard deviation (Bessel's correction).
 
-    Returns:
-        NaN for both if a value is not finite; the deviation of one value is None.
+    Both are NaN if a value is not finite; the deviation of one value is None.
     """
     is_finite = all(map(isfinite, values))
     mean = fmean(values) if is_finite else nan

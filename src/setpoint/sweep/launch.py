@@ -176,11 +176,7 @@ def train_command(task: SweepTask, modules: Sequence[str]) -> list[str]:
 def environment(
     variables: Mapping[str, str], jobs: int, prefix: str = "SETPOINT__"
 ) -> dict[str, str]:
-    """The environment for a point's process.
-
-    Arguments:
-        jobs: number of points that run at a time and share the processors.
-    """
+    """The environment for a point's process; points that run at a time share the processors."""
     passed_on = {k: v for k, v in variables.items() if not k.upper().startswith(prefix)}
     if jobs > 1:
         passed_on.setdefault("OMP_NUM_THREADS", str(max(1, processors() // jobs)))

@@ -94,11 +94,7 @@ class SearchRun:
                         self._report(number, task)
 
     def best(self) -> dict[str, Any] | None:
-        """The best trial so far.
-
-        Returns:
-            its number, value, point and run; None if no trial has a value.
-        """
+        """Number, value, point and run of the best trial so far; None if no trial has a value."""
         trials = [trial for trial in self._study.trials if trial.values]
         if not trials:
             return None
@@ -316,9 +312,6 @@ def sampler_of(kind: str, seed: int, number: int) -> Any:
 
     It is seeded for each trial, so that a resumed search makes the same proposals as an
     uninterrupted one.
-
-    Arguments:
-        kind: `tpe` or `random`.
     """
     from optuna.samplers import RandomSampler, TPESampler
 
@@ -330,9 +323,7 @@ def sampler_of(kind: str, seed: int, number: int) -> Any:
 def corners(axes: Axes) -> list[Point]:
     """Points at every limit and every choice of every axis, one axis at a time.
 
-    Returns:
-        the points, starting with the first limit of every axis; they reveal invalid axes before any
-        point runs.
+    They reveal invalid axes before any point runs.
     """
     base = tuple(
         Setting(path, axis.extremes()[0], axis_origin(".".join(path)))

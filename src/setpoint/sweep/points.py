@@ -68,11 +68,7 @@ class SweepCommandLine:
         return {path_of(".".join(f.path)): f.label for f in self.flags if isinstance(f, Flag)}
 
     def flags_of(self, chosen: Mapping[tuple[str, ...], Setting]) -> list[Flag]:
-        """The overrides of one point.
-
-        Returns:
-            overrides from files first, then those of the command line in the typed order.
-        """
+        """The overrides of one point: from files first, then those typed, in their order."""
         typed_paths = {entry for entry in self.flags if isinstance(entry, tuple)}
         chosen_flags = [item.flag() for path, item in chosen.items() if path not in typed_paths]
         typed = [
@@ -87,9 +83,6 @@ def read_command_line(
     root: type[Node], source: str, modifiers: Sequence[str], tokens: Sequence[str]
 ) -> SweepCommandLine:
     """Split a command line into the axes of a sweep and plain overrides.
-
-    Arguments:
-        modifiers: each `--with` as typed.
 
     Raises:
         SetpointError: an override cannot be read, or a field is varied twice.
@@ -210,11 +203,7 @@ The last is the source that the file of the sweep is put on top of, where the fi
 
 
 class SweepError(ConfigError):
-    """The problems of a sweep's points, each with the points that have it.
-
-    Arguments:
-        total: number of points, including those without problems.
-    """
+    """The problems of a sweep's points, each with the points that have it."""
 
     def __init__(self, problems: Mapping[str, Sequence[Problem]], total: int) -> None:
         self.by_point = dict(problems)
@@ -227,11 +216,7 @@ class SweepError(ConfigError):
         return type(self), (self.by_point, self.total)
 
     def together(self) -> list[tuple[Problem, list[str]]]:
-        """Each problem once, with the names of the points that have it.
-
-        Returns:
-            pairs by descending number of points, then in the order of detection.
-        """
+        """Each problem once, with the names of its points; those of most points first."""
         return sorted(together(self.by_point), key=lambda pair: -len(pair[1]))
 
     def render(self) -> str:
@@ -369,11 +354,7 @@ class PointChecker(Generic[C]):
 
 
 class DuplicatePoint(NamedTuple):
-    """A point with the fingerprint of an earlier point.
-
-    Arguments:
-        given: the point as written.
-    """
+    """A point with the fingerprint of an earlier point; `given` is the point as written."""
 
     name: str
     same_as: str
@@ -424,14 +405,7 @@ class Composer(Generic[C]):
         self._bases: dict[tuple[str, tuple[str, ...], str | None], Composition[C]] = {}
 
     def base(self, point: Point = ()) -> Composition[C]:
-        """The layers below the overrides.
-
-        Arguments:
-            point: settings of the point; only the source and the modifiers matter.
-
-        Returns:
-            the composition; the same object for the same source and modifiers.
-        """
+        """The layers below the overrides; the same object for the same source and modifiers."""
         chosen = {item.path: item for item in point}
         source, below = self._line.source, chosen.get((SOURCE,))
         if source is None:

@@ -73,11 +73,7 @@ class MetricPath(NamedTuple):
 
 
 class RunMetrics:
-    """The rows of a run.
-
-    Arguments:
-        damaged: problems of lines that were omitted.
-    """
+    """The rows of a run, and the problems of lines that were omitted."""
 
     def __init__(self, rows: Sequence[dict[str, Any]], damaged: Sequence[str] = ()) -> None:
         self.rows = rows
@@ -109,20 +105,12 @@ class RunMetrics:
         return points
 
     def value(self, path: MetricPath) -> float | None:
-        """One number.
-
-        Returns:
-            the number, which may be infinite or NaN; None if the run has none.
-        """
+        """One number, which may be infinite or NaN; None if the run has none."""
         values = [value for _, value in self.curve(path)]
         return reduced(values, path.reduction) if values else None
 
     def columns(self) -> list[str]:
-        """The paths of all columns of numbers.
-
-        Returns:
-            `KIND.COLUMN`, in the order in which they appear.
-        """
+        """The paths of all columns of numbers as `KIND.COLUMN`, in order of appearance."""
         return [name for name in self.last() if name != STEP]
 
     def last(self) -> dict[str, float]:
@@ -198,12 +186,7 @@ def require(path: str, runs: Iterable[RunMetrics]) -> MetricPath:
 
 
 def reduced(values: Sequence[float], reduction: str) -> float:
-    """Reduce a column to one number.
-
-    Arguments:
-        values: at least one.
-        reduction: one of `REDUCTIONS`.
-    """
+    """Reduce a column with at least one value to one number, by one of `REDUCTIONS`."""
     if reduction == "last":
         return values[-1]
     if reduction == "mean":

@@ -253,11 +253,9 @@ class SweepResult(NamedTuple):
 def run_sweep(
     prepared: PreparedSweep, jobs: int, watcher: Watcher | None = None, prefix: str = "SETPOINT__"
 ) -> SweepResult:
-    """Run all points that are not finished, and record their results.
+    """Run all points that are not finished, `jobs` at a time, and record their results.
 
-    Arguments:
-        jobs: number of points that run at a time.
-        prefix: prefix of environment variables that the processes of points do not inherit.
+    Their processes do not inherit environment variables with the prefix.
 
     Raises:
         RunError: no trial of a search can have a result.

@@ -62,36 +62,18 @@ Point = tuple[Setting, ...]
 
 
 def path_of(text: str) -> tuple[str, ...]:
-    """Normalize a dotted path.
-
-    Arguments:
-        text: as written; hyphens and underscores are equivalent.
-
-    Returns:
-        the names; a path that ends in `type` means that of its section.
-    """
+    """Normalize a dotted path; one that ends in `type` means that of its section."""
     names = tuple(part.replace("-", "_") for part in text.split("."))
     return names[:-1] if len(names) > 1 and names[-1] == "type" else names
 
 
 def axis_origin(name: str, find: Callable[[Path], str] | None = None) -> Origin:
-    """The origin of the values of an axis.
-
-    Arguments:
-        find: finds the location of a path in a file; None on the command line.
-
-    Returns:
-        an origin that reads `sweep axis NAME`.
-    """
+    """The origin of the values of an axis, which reads `sweep axis NAME`."""
     return Origin(SWEEP, f"axis {name}", find)
 
 
 def plain_value(value: object) -> Any:
-    """Convert a value of an axis to JSON types, also for comparison.
-
-    Returns:
-        a JSON value; a text that reads as a number is that number.
-    """
+    """Convert a value of an axis to JSON types, also for comparison."""
     if isinstance(value, str) and value == "null":
         return None  # quoted or not: TOML has no other notation
     if isinstance(value, Mapping):
@@ -182,11 +164,7 @@ def _closing_quote(text: str, start: int) -> int:
 
 
 def labels(paths: Iterable[tuple[str, ...]]) -> dict[tuple[str, ...], str]:
-    """The shortest unique endings of paths.
-
-    Returns:
-        a label for each path: `lr` for `optimizer.lr`, unless another axis also ends in `lr`.
-    """
+    """The shortest unique endings of paths: `lr` for `optimizer.lr`, if no other ends in it."""
     every = list(dict.fromkeys(paths))
     return {path: _label(path, every) for path in every}
 
@@ -203,10 +181,9 @@ def _label(path: tuple[str, ...], every: list[tuple[str, ...]]) -> str:
 
 
 def name_of(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
-    """The name of a point; equal for equal values, and different for different ones.
+    """The name of a point, such as `lr=3e-4,seed=1`; a long one is shortened and ends in a hash.
 
-    Returns:
-        for example `lr=3e-4,seed=1`; a long name is shortened and ends in a hash.
+    Equal values have equal names, and different ones different names.
     """
     name = ",".join(f"{short[item.path]}={value_text(item.value)}" for item in point)
     if len(name) <= MAX_NAME_LENGTH:
@@ -215,11 +192,7 @@ def name_of(point: Point, short: Mapping[tuple[str, ...], str]) -> str:
 
 
 def value_text(value: object) -> str:
-    """Format a value for a file name.
-
-    Returns:
-        a number, word or list in common notation; else a sanitized text with a hash.
-    """
+    """Format a value for a file name: a number, word or list as usual; other text with a hash."""
     if isinstance(value, PlainScalar) and value.startswith(("[", "{")):
         value = parsed(value)
     data: Any = plain_value(value)
@@ -254,11 +227,7 @@ def _plain_text(data: Any) -> str:
 
 
 def number_text(number: float) -> str:
-    """Format a number in the shorter of its two notations.
-
-    Returns:
-        for example `0.1`, `3e-4`, `1e6`.
-    """
+    """Format a number in the shorter of its two notations, for example `0.1`, `3e-4`, `1e6`."""
     data = repr(number)
     if "e" not in data:
         exact = next((d for d in range(17) if float(f"{number:.{d}e}") == number), 17)

@@ -41,13 +41,9 @@ EXAMPLE = "log_uniform(1e-5, 1e-2)"
 
 
 def draw(seed: int, index: int, name: str) -> Fraction:
-    """Draw one number, uniform over [0, 1).
+    """Draw one number, uniform over [0, 1): SHA-256 of the three, as a binary fraction.
 
-    Arguments:
-        name: name of the axis; each axis has an independent stream.
-
-    Returns:
-        SHA-256 of the three, as a binary fraction.
+    Each axis has an independent stream, by its name.
     """
     digest = hashlib.sha256(f"{seed}/{index}/{name}".encode()).digest()
     return Fraction(int.from_bytes(digest, "big"), 2**BITS)
@@ -79,11 +75,7 @@ class Distribution(Config):
     """Distribution of the values of an axis."""
 
     def at(self, share: Fraction) -> Any:
-        """Quantile of the distribution.
-
-        Arguments:
-            share: number from [0, 1); evenly spread values cover the distribution.
-        """
+        """Quantile of the distribution, for a share in [0, 1)."""
         raise AssertionError(f"{type(self).__name__} is not a variant")
 
     def extremes(self) -> list[Any]:
@@ -91,11 +83,7 @@ class Distribution(Config):
         raise AssertionError(f"{type(self).__name__} is not a variant")
 
     def describe(self) -> str:
-        """The distribution as a call.
-
-        Returns:
-            for example `log_uniform(1e-5, 0.01)`.
-        """
+        """The distribution as a call, for example `log_uniform(1e-5, 0.01)`."""
         tag = type(self).__setpoint__.tag
         fields = [getattr(self, name) for name in fields_of(self)]
         values = self.extremes() if isinstance(self, Choices) else fields
@@ -187,10 +175,7 @@ class Drawn(Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Read a distribution.
-
-        Arguments:
-            value: a text such as `uniform(0, 1)`, or a mapping with its type.
+        """Read a text such as `uniform(0, 1)`, or a mapping with its type.
 
         Raises:
             Invalid: the value is not a distribution, or its limits contradict each other.
@@ -228,10 +213,7 @@ def misspelt_call(text: str) -> str:
 
 
 def call_mapping(text: str) -> dict[str, object]:
-    """Parse `uniform(0, 1)` into a mapping.
-
-    Returns:
-        `type` and the fields.
+    """Parse `uniform(0, 1)` into a mapping of `type` and the fields.
 
     Raises:
         Invalid: the text has another form.
@@ -346,10 +328,7 @@ class Product(Space):
 
 
 class Zip(Space):
-    """Spaces of equal size, combined pairwise: first with first, second with second.
-
-    Arguments:
-        parts: at least one; they set different fields.
+    """At least one space, all of equal size, combined pairwise: first with first.
 
     Raises:
         SetpointError: the sizes differ, or two spaces set the same field.

@@ -118,10 +118,7 @@ class Sweep(Config):
 
 
 def space_of(sweep: Sweep, place: Place, path: Path) -> Space:
-    """The points described by a table.
-
-    Returns:
-        the space; for an empty table, a single point that sets nothing.
+    """The points described by a table; for an empty one, a single point that sets nothing.
 
     Raises:
         SetpointError: two parts set the same field, or the lists of a zip differ in length.
@@ -177,11 +174,7 @@ def _origin(key: str, place: Place, path: Path) -> Origin:
 def read_space(
     document: FileDocument,
 ) -> tuple[Search | None, dict[FieldPath, Distribution], dict[FieldPath, Origin], Space]:
-    """Read the table of a file.
-
-    Returns:
-        the search with its axes, if the table describes one; the origin of each axis; the points.
-    """
+    """The search of a file's table with its axes, if any; the origin of each axis; the points."""
     table, place = read_table(SweepFile, document).sweep, place_in(document)
     if (search := table.search) is None:
         space = space_of(table, place, (TABLE,))
@@ -198,9 +191,7 @@ def flattened(table: Mapping[str, object]) -> dict[str, Any]:
     """Flatten a table `[sweep]`, so that each field has its dotted path as key.
 
     TOML reads `optimizer.lr = [1e-4]` as a nested table, but not `"optimizer.lr" = [1e-4]`.
-
-    Arguments:
-        table: plain data of the file; entries without the form of a sweep are unchanged.
+    Entries without the form of a sweep are unchanged.
     """
     result: dict[str, Any] = {}
     for key, value in table.items():
@@ -248,10 +239,7 @@ def _dotted(value: object, leaf: str | None = None) -> object:
 
 
 def read_table(root: type[R], document: FileDocument) -> R:
-    """Read the table of a file.
-
-    Arguments:
-        root: a class whose field `sweep` is the table.
+    """Read the table of a file as the field `sweep` of a class.
 
     Raises:
         ConfigError: lists all problems of the table.

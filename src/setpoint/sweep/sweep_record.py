@@ -76,8 +76,7 @@ def _has_same_duration(path: Path, job: Job) -> bool:
 class SweepTask:
     """A point of a sweep: its planned action, status and result.
 
-    Arguments:
-        run: the run directory; None: the usual one of a training job.
+    Its run directory is by default the usual one of a training job.
     """
 
     def __init__(self, point: ResolvedPoint[Any], folder: Path, run: Path | None = None) -> None:
@@ -150,9 +149,6 @@ class SweepTask:
 
 def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
     """Write the folder of a point, a source for `setpoint train`: a record with all origins.
-
-    Arguments:
-        folder: folder of the point; created if missing.
 
     Returns:
         the modules that the configuration needs.
@@ -231,10 +227,7 @@ class SweepRecord:
                 task.seconds, task.exit_status = point.get("seconds"), point.get("exit_status")
 
     def write(self, tasks: Sequence[SweepTask], **details: Any) -> dict[str, Any]:
-        """Replace the record.
-
-        Arguments:
-            details: further entries, such as the best trial of a search.
+        """Replace the record; `details` are further entries, such as the best trial of a search.
 
         Raises:
             RunError: the record cannot be written; the previous one is unchanged.
@@ -276,10 +269,7 @@ def _refuse_linked_points(folder: Path) -> None:
 
 
 def read_record_of(folder: Path) -> list[dict[str, Any]]:
-    """Read all points in a sweep's folder, with those of earlier sweeps last.
-
-    Arguments:
-        folder: folder with a `sweep.json`.
+    """Read all points of the `sweep.json` in a folder, with those of earlier sweeps last.
 
     Raises:
         SetpointError: the record cannot be read.

@@ -194,7 +194,6 @@ class Aim(
     """Record the terminal output of the process."""
 
     def packages(self) -> Iterator[tuple[str, str]]:
-        """See `ServiceConfig.packages`."""
         yield self.package
         if self.system_parameters:
             yield ("pkg_resources", "setuptools<81")

@@ -12,14 +12,7 @@ from typing import TextIO
 
 
 def is_terminal(stream: TextIO) -> bool:
-    """True if a stream is a terminal that can move its cursor.
-
-    Arguments:
-        stream: for example standard output.
-
-    Returns:
-        False for files, pipes, closed streams and `TERM=dumb`.
-    """
+    """True if a stream is an open terminal that can move its cursor: not with `TERM=dumb`."""
     try:
         return stream.isatty() and os.environ.get("TERM") != "dumb"
     except ValueError:  # a closed stream
@@ -27,16 +20,12 @@ def is_terminal(stream: TextIO) -> bool:
 
 
 def now() -> str:
-    """The current time.
-
-    Returns:
-        UTC in ISO 8601, for example `2026-11-22T16:05:09.123Z`.
-    """
+    """The current time as UTC in ISO 8601, for example `2026-11-22T16:05:09.123Z`."""
     return time_of(time.time())
 
 
 def time_of(seconds: float) -> str:
-    """Convert a time in the format of `now` to seconds since 1970."""
+    """Format seconds since 1970 as `now` does."""
     return (
         datetime.fromtimestamp(seconds, UTC)
         .isoformat(timespec="milliseconds")
@@ -45,14 +34,7 @@ def time_of(seconds: float) -> str:
 
 
 def short_count(count: float) -> str:
-    """Format a count with three digits.
-
-    Arguments:
-        count: for example of tokens or parameters.
-
-    Returns:
-        for example `950`, `16.1k`, `1.25M`.
-    """
+    """Format a count with three digits, for example `950`, `16.1k`, `1.25M`."""
     if not math.isfinite(count):
         return str(count)
     for unit in ("", "k", "M", "G", "T"):
@@ -66,11 +48,7 @@ def short_count(count: float) -> str:
 
 
 def short_time(seconds: float) -> str:
-    """Format a length of time.
-
-    Returns:
-        for example `0:42`, `1:05:09`, `3d 4:00:00`.
-    """
+    """Format a length of time, for example `0:42`, `1:05:09`, `3d 4:00:00`."""
     if not math.isfinite(seconds):
         return "?"
     minutes, second = divmod(round(max(0.0, seconds)), 60)

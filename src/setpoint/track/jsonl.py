@@ -84,10 +84,7 @@ class JsonlWriter:
         return self.offset
 
     def truncate(self, offset: int) -> None:
-        """Drop the rows after an offset, when resuming from an older checkpoint.
-
-        Arguments:
-            offset: an earlier value of `offset`.
+        """Drop the rows after an earlier `offset`, when resuming from an older checkpoint.
 
         Raises:
             RunError: the file is shorter, or no row ends at the offset, so it is not the same file.
@@ -140,10 +137,7 @@ class EventLog:
         """Called with each event and its details, after it was written."""
 
     def write(self, event: str, **details: Any) -> None:
-        """Append an event with the current time, and flush it.
-
-        Arguments:
-            event: name of the event, such as `start`, `resume`, `save`, `fault`, `end`.
+        """Append an event such as `start`, `save` or `end` with the current time, and flush it.
 
         Raises:
             RunError: the disk is full or fails.
@@ -165,7 +159,7 @@ class NoEvents(EventLog):
         self.listeners = []
 
     def write(self, event: str, **details: Any) -> None:
-        """See `EventLog.write`."""
+        """Drop the event."""
 
     def close(self) -> None:
         """See `EventLog.close`."""

@@ -85,11 +85,7 @@ class Progress:
 
 
 class LineProgress(Progress):
-    """One line for each row of metrics, for logs and pipes.
-
-    Arguments:
-        total_steps: the step at which the run ends, or None if something else ends it.
-    """
+    """One line for each row of metrics, for logs and pipes."""
 
     def __init__(self, total_steps: int | None, stream: TextIO) -> None:
         self.total_steps = total_steps
@@ -98,11 +94,9 @@ class LineProgress(Progress):
         self._pace = Pace()
 
     def show(self, reading: Reading) -> None:
-        """See `Progress.show`."""
         print("  ".join(reading_parts(reading, self.total_steps)), file=self.stream, flush=True)
 
     def note(self, text: str) -> None:
-        """See `Progress.note`."""
         print(text, file=self.stream, flush=True)
 
     def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
@@ -138,22 +132,19 @@ class WorkLine(Progress):
             print(f"\r{text}\x1b[K", end="", file=self.stream, flush=True)
 
     def note(self, text: str) -> None:
-        """See `Progress.note`."""
         self.stop()
         print(text, file=self.stream, flush=True)
 
     def stop(self) -> None:
-        """See `Progress.stop`."""
         if self._next:
             self._next = 0.0
             print("\r\x1b[K", end="", file=self.stream, flush=True)
 
 
 def make_work_progress(stream: TextIO | None = None) -> Progress:
-    """Make a display on standard error for the progress of a command.
+    """Make a display of a command's progress on standard error.
 
-    Returns:
-        a display: one updated line on a terminal, and a line every few seconds elsewhere.
+    A terminal has one updated line, and everything else a line every few seconds.
     """
     output = sys.stderr if stream is None else stream
     return WorkLine(output) if is_terminal(output) else LineProgress(None, output)
@@ -166,11 +157,7 @@ class Pace:
         self._first: tuple[str, float, int] | None = None
 
     def text(self, label: str, done: int, total: int | None, now: float) -> str:
-        """The speed, and the time left if known: `, 1.2M/s, 0:42 left`.
-
-        Arguments:
-            now: the time in seconds.
-        """
+        """The speed, and the time left if known: `, 1.2M/s, 0:42 left`."""
         if self._first is None or self._first[0] != label or done < self._first[2]:
             self._first = label, now, done
         _, begin, before = self._first
@@ -183,30 +170,14 @@ class Pace:
 
 
 def work_text(label: str, done: int, total: int | None) -> str:
-    """Format the progress of work.
-
-    Arguments:
-        label: see `Progress.work`.
-        done: see `Progress.work`.
-        total: see `Progress.work`.
-
-    Returns:
-        for example `evaluating held_out, sequences: 128/640 (20%)`.
-    """
+    """Format the progress of work, such as `evaluating held_out, sequences: 128/640 (20%)`."""
     if not total:
         return f"{label}: {short_count(done)}"
     return f"{label}: {short_count(done)}/{short_count(total)} ({done / total:.0%})"
 
 
 def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
-    """Format a reading.
-
-    Arguments:
-        total_steps: the step at which the run ends, or None.
-
-    Returns:
-        for example `step 20/300`, `loss 2.8125`, `16.1k tokens/s`, `MFU 31.2%`, `0:42 left`.
-    """
+    """The parts of a reading: `step 20/300`, `loss 2.8125`, `16.1k tokens/s`, `0:42 left`."""
     total = "" if total_steps is None else f"/{total_steps}"
     parts = [f"step {reading.step}{total}"]
     if reading.loss is not None:
@@ -223,8 +194,7 @@ def reading_parts(reading: Reading, total_steps: int | None) -> list[str]:
 class BarProgress(Progress):
     """A progress bar with the last reading; notes are printed above it.
 
-    Arguments:
-        total_steps: the step at which the run ends; without it the bar follows `Reading.fraction`.
+    Without `total_steps` it follows `Reading.fraction`.
     """
 
     moves = True
@@ -251,7 +221,6 @@ class BarProgress(Progress):
         self._paused = 0
 
     def start(self) -> None:
-        """See `Progress.start`."""
         global _shown
         if not self._paused:
             _shown = self
@@ -264,17 +233,12 @@ class BarProgress(Progress):
         self._bar.stop()
 
     def go_on(self, shows: bool) -> None:
-        """Take the terminal back.
-
-        Arguments:
-            shows: whether to draw the bar again.
-        """
+        """Take the terminal back, and draw the bar again if `shows`."""
         self._paused -= 1
         if shows:
             self.start()
 
     def advance(self, step: int) -> None:
-        """See `Progress.advance`."""
         now = time.monotonic()
         if now - self._drawn < SECONDS_BETWEEN_FRAMES:
             return
@@ -283,12 +247,10 @@ class BarProgress(Progress):
         self._draw(Reading(step, read.loss, read.tokens_per_second, read.seconds_left, read.mfu))
 
     def show(self, reading: Reading) -> None:
-        """See `Progress.show`."""
         self._reading = reading
         self._draw(reading)
 
     def note(self, text: str) -> None:
-        """See `Progress.note`."""
         self._bar.console.print(text, markup=False, soft_wrap=True)
 
     def work(self, label: str, done: int, total: int | None, now: bool = False) -> None:
@@ -312,7 +274,6 @@ class BarProgress(Progress):
             self._bar.update(self._work[1], completed=done, description=text)
 
     def stop(self) -> None:
-        """See `Progress.stop`."""
         global _shown
         self._end_work()
         self._bar.stop()
@@ -387,20 +348,16 @@ class LoggedProgress(Progress):
             raise RunError(f"{path} cannot be written: {error.strerror}") from error
 
     def start(self) -> None:
-        """See `Progress.start`."""
         self._show(lambda inner: inner.start())
 
     def advance(self, step: int) -> None:
-        """See `Progress.advance`."""
         self._show(lambda inner: inner.advance(step))
 
     def show(self, reading: Reading) -> None:
-        """See `Progress.show`."""
         self.log("  ".join(reading_parts(reading, self.total_steps)))
         self._show(lambda inner: inner.show(reading))
 
     def note(self, text: str) -> None:
-        """See `Progress.note`."""
         self.log(text)
         self._show(lambda inner: inner.note(text))
 
@@ -422,7 +379,6 @@ class LoggedProgress(Progress):
         self._show(lambda inner: inner.work(label, done, total, now))
 
     def stop(self) -> None:
-        """See `Progress.stop`."""
         self._show(lambda inner: inner.stop())
 
     def close(self) -> None:

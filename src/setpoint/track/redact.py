@@ -30,11 +30,7 @@ def is_secret_name(name: str) -> bool:
 
 
 def without_secrets(value: Any) -> Any:
-    """Hide secrets in all strings of nested data.
-
-    Returns:
-        a copy with `hide_secrets` applied to each string, including keys.
-    """
+    """A copy of nested data with `hide_secrets` applied to each string, including keys."""
     if isinstance(value, str):
         return hide_secrets(value)
     if isinstance(value, dict):
@@ -92,11 +88,9 @@ def without_values(value: Any, secrets: Iterable[str] = ()) -> Any:
 
 
 def redact_command(arguments: Iterable[str]) -> list[str]:
-    """A command line for the record.
+    """A command line for the record, with `***` for secrets.
 
-    Returns:
-        the arguments, with values of secret flags, logins in URLs and keys of known services
-        replaced by `***`.
+    These are values of secret flags, logins in URLs and keys of known services.
     """
     result: list[str] = []
     hide_next = False

@@ -347,10 +347,7 @@ def refuse_linked_folders(path: Path) -> None:
 
 
 def links_out_of(path: Path, only: str | None = None) -> Iterator[str]:
-    """Folders in a directory that are links to the outside.
-
-    Arguments:
-        only: the name of the only folder to check.
+    """Folders in a directory, or only in one of its folders, that are links to the outside.
 
     Raises:
         OSError: a folder cannot be read.

@@ -104,11 +104,7 @@ def _knows_wandb() -> bool:
 
 
 def scalars(row: Mapping[str, Any], kind: bool = True) -> dict[str, float]:
-    """The numbers in a row by name, with list items by index; other values are omitted.
-
-    Arguments:
-        kind: whether names begin with the kind of the row.
-    """
+    """The numbers in a row by name, with list items by index; other values are omitted."""
     numbers: dict[str, float] = {}
     start = f"{row.get('kind', 'train')}/" if kind else ""
     for name, value in row.items():
@@ -137,7 +133,6 @@ class Service(Tracker):
         self.config, self.run_directory = config, run_directory
 
     def describe(self, facts: RunFacts) -> None:
-        """See `Tracker.describe`."""
         self.facts, self.session = facts, facts.session
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:

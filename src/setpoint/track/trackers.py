@@ -132,7 +132,6 @@ class Background(Tracker):
         self._off = ""
 
     def describe(self, facts: RunFacts) -> None:
-        """See `Tracker.describe`."""
         self._id = facts.run_id
         self.inner.describe(facts)
 
@@ -162,7 +161,6 @@ class Background(Tracker):
             )
 
     def rewind(self, step: int, state: Mapping[str, Any], note: Callable[[str], None]) -> None:
-        """See `Tracker.rewind`; in the order of the rows."""
         self._submit(lambda: self.inner.rewind(step, state, self._say))
 
     def write(self, row: dict[str, Any]) -> None:

@@ -79,10 +79,7 @@ class DType(Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from the content of a layer.
-
-        Arguments:
-            value: a format, its name, or a `torch.dtype`.
+        """Make a value from a format, its name, or a `torch.dtype`.
 
         Raises:
             Invalid: the value cannot be read.

@@ -101,7 +101,6 @@ class Quantity(Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """See `Scalar.read`."""
         if isinstance(value, cls):
             return value
         if isinstance(value, str | int) and not isinstance(value, bool):
@@ -159,11 +158,7 @@ class Period(Quantity):
         return super().read(str(value) if isinstance(value, Length) and value else value)
 
     def multiples_in(self, distance: float) -> int:
-        """The number of full periods in a distance in the same unit; integers are counted exactly.
-
-        Arguments:
-            distance: distance in the unit of the period, which must have a count.
-        """
+        """The number of full periods in a distance in its unit; integers are counted exactly."""
         if isinstance(distance, int) and isinstance(self.count, int):
             return distance // self.count
         # 0.3 / 0.1 is a little below 3, but the third tenth of an epoch must not come a step late.
@@ -216,11 +211,7 @@ class Length(Quantity):
 
     @classmethod
     def of_share(cls, share: float) -> Self:
-        """Make a length from a fraction.
-
-        Returns:
-            the length with this `share`.
-        """
+        """Make a length from a fraction, its `share`."""
         return cls(f"{shifted(share, 2)!r} %")
 
     @classmethod
@@ -232,7 +223,6 @@ class Length(Quantity):
 
     @classmethod
     def refusal(cls, value: object) -> Invalid:
-        """See `Quantity.refusal`."""
         return Invalid(super().refusal(value).message, LENGTHS, hint=_as_share(value))
 
     def dump(self) -> str:
@@ -320,11 +310,7 @@ class Duration(Quantity):
             raise error.called("Duration", limits[0] if len(limits) == 1 else limits) from None
 
     def in_unit(self, unit: str) -> int | float | None:
-        """The limit in one unit.
-
-        Arguments:
-            unit: `"steps"`, `"epochs"`, `"tokens"` or `"seconds"`.
-        """
+        """The limit in steps, epochs, tokens or seconds."""
         return next((limit.count for limit in self.limits if limit.unit == unit), None)
 
     def part(self, share: float) -> Duration:

@@ -51,10 +51,7 @@ class ByteSize(int, Scalar):
 
     @classmethod
     def read(cls, value: object) -> Self:
-        """Make a value from the content of a layer.
-
-        Arguments:
-            value: a size, a text or a count of bytes.
+        """Make a value from a size, a text or a count of bytes.
 
         Raises:
             Invalid: the value cannot be read.
@@ -64,11 +61,7 @@ class ByteSize(int, Scalar):
         raise Invalid(f"is not a size in bytes: got {for_error(value)}", EXAMPLES)
 
     def dump(self) -> str:
-        """The size as plain data, in canonical text.
-
-        Returns:
-            the shortest integer count of any unit; of equally short ones, the binary unit.
-        """
+        """The size in canonical text: the shortest integer count of a unit, preferably binary."""
         options = [("", int(self))]
         for unit, size in (*BINARY.items(), *DECIMAL.items()):
             if size > 1 and self and not self % size:
@@ -128,11 +121,7 @@ def _wrong_unit(digits: str, written: str) -> Invalid:
 
 
 def in_units(size: int) -> str:
-    """Format a size with three digits.
-
-    Returns:
-        for example `1.25 GiB`.
-    """
+    """Format a size with three digits, for example `1.25 GiB`."""
     value, units = float(size), ["B", "KiB", "MiB", "GiB", "TiB"]
     while value >= 999.5 and len(units) > 1:
         value /= 1024

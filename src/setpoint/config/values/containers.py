@@ -274,7 +274,7 @@ class Free:
 
     def get(self, key: str, default: Any = None) -> Any:
         """The value under a key, or the default if there is none; makes no section."""
-        return self[key] if key in self else default
+        return dict(self.items()).get(key, default)
 
     def keys(self) -> Iterator[str]:
         """The keys; with them, `dict(user)` makes a copy."""

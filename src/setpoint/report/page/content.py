@@ -40,12 +40,7 @@ def document(
     objective: RunObjective | None = None,
     notes: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """The data of the page.
-
-    Arguments:
-        objective: metric for comparing the runs; None: choose one.
-        notes: shown with the problems of the runs.
-    """
+    """The data of the page; without an objective one is chosen."""
     notes = list(notes)
     drawn_panels = panels(runs)
     if len(runs) > MANY:

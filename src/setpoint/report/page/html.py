@@ -67,11 +67,8 @@ def hash_of(text: str) -> str:
 def refuse_foreign(path: Path, option: str = "--output") -> None:
     """Refuse a path that is not a replaceable report, or that cannot be written.
 
-    Arguments:
-        option: option for choosing another path.
-
     Raises:
-        SetpointError: the path is another file or a broken link.
+        SetpointError: the path is another file or a broken link; `option` chooses another.
         RunError: no file can be written there.
     """
     if not path.parent.is_dir():
@@ -113,10 +110,7 @@ def _refuse_read_only(path: Path) -> None:
 
 
 def write_page(page: str, path: Path) -> int:
-    """Write or replace a page atomically.
-
-    Returns:
-        size of the page in bytes.
+    """Write or replace a page atomically, and return its size in bytes.
 
     Raises:
         RunError: the page cannot be written; an existing page is unchanged.

@@ -96,11 +96,7 @@ def is_curve(name: str) -> bool:
 
 
 def curves_of(run: RunData, parts: int) -> dict[str, Any]:
-    """All curves of a run, with steps, tokens and seconds of the kept rows.
-
-    Returns:
-        `curves` by name, whose `at` are indices into `step`, `tokens` and `time`.
-    """
+    """The curves of a run by name; `at` are indices into the kept `step`, `tokens` and `time`."""
     curves = {name: thinned(column, parts) for name, column in run.columns.items()
               if is_curve(name)}  # fmt: skip
     kept = sorted({row for curve in curves.values() for key in ("at", "mean_at")
@@ -166,13 +162,7 @@ METHOD = (
 
 
 class RunObjective(NamedTuple):
-    """The metric for comparing runs.
-
-    Arguments:
-        column: `KIND.COLUMN`.
-        reduction: last, min, max or mean.
-        minimize: whether lower is better.
-    """
+    """The metric for comparing runs: `KIND.COLUMN` with last, min, max or mean."""
 
     column: str
     reduction: str = "last"

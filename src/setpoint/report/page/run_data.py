@@ -86,9 +86,6 @@ def read_run(path: Path, label: str, is_running: bool = False) -> RunData:
     """Read a run directory; damaged, too large or irregular files are reported as problems.
 
     Code named by the record is not imported, and links are not followed.
-
-    Arguments:
-        is_running: whether a process writes to it.
     """
     run = RunData(label, path, is_running)
     config = _object(run, CONFIG)
