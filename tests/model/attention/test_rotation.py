@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from setpoint.config import resolve
+from setpoint.config.draft.walk import to_plain
 from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.attention.rope import frequencies, rotate, rotation
 
@@ -35,52 +36,22 @@ def test_keeps_dtype_and_rotates_in_fp32():
 
 
 RULES = {
-    "linear": (LinearScaling(factor=4.0), {"rope_type": "linear", "factor": 4.0}),
-    "llama 3.1": (
-        Llama3Scaling(factor=8.0, original_length=8192),
-        {
-            "rope_type": "llama3",
-            "factor": 8.0,
-            "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0,
-            "original_max_position_embeddings": 8192,
-        },
+    "linear": LinearScaling(factor=4.0),
+    "llama 3.1": Llama3Scaling(factor=8.0, original_length=8192),
+    "llama 3.2": Llama3Scaling(
+        factor=32.0, low_frequency_factor=2.0, high_frequency_factor=6.0, original_length=4096
     ),
-    "llama 3.2": (
-        Llama3Scaling(
-            factor=32.0, low_frequency_factor=2.0, high_frequency_factor=6.0, original_length=4096
-        ),
-        {
-            "rope_type": "llama3",
-            "factor": 32.0,
-            "low_freq_factor": 2.0,
-            "high_freq_factor": 6.0,
-            "original_max_position_embeddings": 4096,
-        },
+    "yarn": YarnScaling(factor=4.0, original_length=32768),
+    "yarn, all given": YarnScaling(
+        factor=40.0, original_length=4096, beta_fast=20.0, beta_slow=2.0, attention_factor=0.9,
+        truncate=False,
     ),
-    "yarn": (
-        YarnScaling(factor=4.0, original_length=32768),
-        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768},
-    ),
-    "yarn, all given": (
-        YarnScaling(
-            factor=40.0,
-            original_length=4096,
-            beta_fast=20.0,
-            beta_slow=2.0,
-            attention_factor=0.9,
-            truncate=False,
-        ),
-        {
-            "rope_type": "yarn",
-            "factor": 40.0,
-            "original_max_position_embeddings": 4096,
-            "beta_fast": 20.0,
-            "beta_slow": 2.0,
-            "attention_factor": 0.9,
-            "truncate": False,
-        },
-    ),
+}  # fmt: skip
+THEIRS = {
+    "type": "rope_type",
+    "original_length": "original_max_position_embeddings",
+    "low_frequency_factor": "low_freq_factor",
+    "high_frequency_factor": "high_freq_factor",
 }
 
 
@@ -91,14 +62,16 @@ def test_against_transformers(name, head_dim, base):
     from transformers import LlamaConfig
     from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
-    ours, theirs = RULES[name]
+    ours = resolve(RULES[name])
+    given = {n: value for n, value in to_plain(ours).items() if value is not None}
+    theirs = {THEIRS.get(n, n): value for n, value in given.items()}
     config = LlamaConfig(
         head_dim=head_dim,
         max_position_embeddings=131_072,
         rope_parameters={**theirs, "rope_theta": base},
     )
     expected, scale = ROPE_INIT_FUNCTIONS[theirs["rope_type"]](config)
-    found = frequencies(head_dim, base, resolve(ours))
+    found = frequencies(head_dim, base, ours)
     torch.testing.assert_close(found.radians.float(), expected, rtol=2e-5, atol=0)
     assert found.scale == pytest.approx(scale, rel=1e-7)
 

@@ -24,17 +24,6 @@ from setpoint.model.moe.experts import (
 
 from .small import small_layer
 
-# Four tokens, two choices each, three experts.
-CHOICES = torch.tensor([[2, 0], [0, 1], [0, 2], [2, 0]])
-
-
-def test_rows_are_sorted_by_expert_and_then_by_token() -> None:
-    found, load = assign(CHOICES, 3)
-    assert found.ends.tolist() == [4, 5, 8]
-    assert (found.slots // 2).tolist() == [0, 1, 2, 3, 1, 0, 2, 3]
-    assert CHOICES.flatten()[found.slots].tolist() == [0, 0, 0, 0, 1, 2, 2, 2]
-    assert load.chosen.flatten().tolist() == load.taken.flatten().tolist() == [4, 1, 3]
-
 
 def test_random_choices_against_counting() -> None:
     generator = torch.Generator().manual_seed(0)

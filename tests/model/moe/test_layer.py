@@ -7,7 +7,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
-from setpoint.model.moe.experts import assign
 from setpoint.model.moe.layer import MoELayer
 
 from .naive import Answer, close, naive, naive_balance, naive_z
@@ -136,22 +135,6 @@ def test_an_expert_that_nobody_chose_has_a_gradient_of_zero(packed: bool) -> Non
     y.sum().backward()
     up = layer.experts.up.grad[0] if packed else layer.experts["0"].up.weight.grad
     assert up is not None and not up.any()
-
-
-def test_the_bias_selects_and_does_not_weigh() -> None:
-    layer, x = small_layer(router=SigmoidTopK(normalize=False), top_k=1), hidden()
-    layer.router.bias.copy_(torch.tensor([0.0, 5.0, 0.0, 0.0]))
-    y, _ = layer(x)
-    flat = x.flatten(0, 1)
-    score = torch.sigmoid(flat @ layer.router.weight[1])
-    assigned, _ = assign(torch.ones(21, 1, dtype=torch.long), 4)
-    alone = layer.experts(flat, score.unsqueeze(1), assigned)
-    torch.testing.assert_close(y.flatten(0, 1), alone)
-    # Any common bias, however large, changes nothing.
-    before, _ = layer(x)
-    layer.router.bias.add_(3.0)
-    after, _ = layer(x)
-    assert torch.equal(before, after)
 
 
 def test_padding_is_not_counted_and_takes_no_capacity() -> None:
