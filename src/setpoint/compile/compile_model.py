@@ -295,7 +295,7 @@ def is_repeated(record: logging.LogRecord) -> bool:
 
 @contextmanager
 def quiet_compiler() -> Iterator[None]:
-    """Keep PyTorch's own warnings about graphs and limits, of 5 to 20 lines, off the terminal.
+    """Hide PyTorch's own long warnings about graphs and limits from the terminal.
 
     TORCH_LOGS takes precedence.
 

@@ -86,7 +86,7 @@ def continue_prompts(
 
 
 def long_prompts(loaded: LoadedModel, prompts: Sequence[Prompt]) -> list[str]:
-    """Caution about prompts of which the model does not see the beginning."""
+    """Caution about prompts whose beginning the model does not see."""
     lengths = [len(loaded.tokens_of(prompt)) for prompt in prompts]
     count = sum(length > loaded.context for length in lengths)
     if not count:

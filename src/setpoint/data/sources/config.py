@@ -76,7 +76,7 @@ class SourceConfig(Config, role=IDENTITY):
     null: no limit."""
 
     filter: Filter | None = None
-    """Limits on length, and the part that is read; null: all documents as they are."""
+    """Limits on document length, and the shard to read; null: all documents unchanged."""
 
     @property
     def is_streamed(self) -> bool:
