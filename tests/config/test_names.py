@@ -102,6 +102,7 @@ def test_what_is_suggested_exists() -> None:
         "training.precision=16": "Did you mean precision?",
         "trainer.foo=3": "",
         "dataloader_num_corkers=2": "Did you mean data.loader.workers?",
+        "no-evaluation=true": "Set evaluation to null.",
         "optimiser.lr=1": "Did you mean optimizer.lr?",
         "data.source.0.seed=1": "Did you mean data.sources.0.seed?",
     }.items():

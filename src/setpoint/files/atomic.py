@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from setpoint.config import RunError
 
@@ -302,3 +302,25 @@ def _read_at(descriptor: int, into: memoryview, offset: int) -> int:
     if count := os.preadv(descriptor, [into], offset):
         return count
     raise OSError(errno.ENODATA, "the file was truncated")
+
+
+def complete_lines(file: BinaryIO, most: int = MOST) -> Iterator[bytes | None]:
+    """The complete lines from the position of a file; None for each longer one than `most`."""
+    while line := file.readline(most):
+        if line.endswith(b"\n"):
+            yield line
+        elif len(line) < most:
+            return  # being written
+        else:
+            while line and not line.endswith(b"\n"):
+                line = file.readline(most)
+            yield None
+
+
+def row_of(line: bytes | None) -> dict[str, Any] | None:
+    """The row in a line; None if it is damaged."""
+    try:
+        row = None if line is None else json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return row if isinstance(row, dict) else None

@@ -201,15 +201,15 @@ def _sessions(events: Sequence[Row]) -> list[_Session]:
     sessions: list[_Session] = []
     ended = False
     for event in events:
-        time, name = _seconds(event.get("time")), event.get("event")
+        time, name = timestamp(event.get("time")), event.get("event")
         if time is None:
             continue
         lost = event.get("dropped")
-        last_row = _seconds(lost.get("time")) if isinstance(lost, Mapping) else None
+        last_row = timestamp(lost.get("time")) if isinstance(lost, Mapping) else None
         if sessions and last_row is not None and name != "rollback":
             sessions[-1].ended = max(sessions[-1].ended, last_row)
         if name in ("start", "resume"):
-            began = _seconds(event.get("began"))
+            began = timestamp(event.get("began"))
             began = time if began is None else began
             step, seconds = int(_number(event, "step")), _number(event, "seconds")
             sessions.append(_Session(began, time, time, step, seconds))
@@ -236,7 +236,7 @@ def _extend(sessions: Sequence[_Session], metrics: Sequence[Row]) -> None:
     bounds = [session.began for session in sessions[1:]]
     place = 0
     for row in metrics:
-        time = _seconds(row.get("time"))
+        time = timestamp(row.get("time"))
         if time is None or time < sessions[0].began:
             continue
         while place < len(bounds) and time >= bounds[place]:
@@ -261,7 +261,7 @@ def _number(row: Row, name: str) -> float:
     return float(value)
 
 
-def _seconds(time: object) -> float | None:
+def timestamp(time: object) -> float | None:
     """Timestamp of a row as seconds since 1970; None if invalid."""
     try:
         return datetime.fromisoformat(str(time)).timestamp()

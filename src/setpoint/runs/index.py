@@ -20,6 +20,7 @@ from setpoint.config import ABSENT, CONFIG, SetpointError, did_you_mean
 from setpoint.files.atomic import read_json, write_json
 from setpoint.files.lock import is_locked
 from setpoint.report.goodput import KILLED, RUNNING, goodput, last_step, status_of
+from setpoint.report.page.run_data import flat
 from setpoint.sweep.run_metrics import REDUCTIONS, MetricPath, RunMetrics, reduced
 from setpoint.sweep.sweep_record import is_point
 from setpoint.track.jsonl import read_jsonl
@@ -228,8 +229,9 @@ def _read(folder: Path, path: Path) -> IndexedRun:
         values = [value for _, value in metrics.curve(MetricPath(kind, column, "last"))]
         if values:  # from rows with a step
             reductions[name] = [reduced(values, reduction) for reduction in REDUCTIONS]
-    fields = json.dumps(dict(_flat(record)))
-    return IndexedRun(path, facts, reductions, fields, problems)
+    config = dict(flat(record))
+    config |= {p.removesuffix(".type"): v for p, v in config.items() if p.endswith(".type")}
+    return IndexedRun(path, facts, reductions, json.dumps(config), problems)
 
 
 def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:
@@ -240,20 +242,6 @@ def _rows(path: Path, problems: list[str]) -> list[dict[str, Any]]:
     except SetpointError as error:
         problems.append(str(error))
         return []
-
-
-def _flat(value: Any, path: str = "") -> Iterator[tuple[str, Any]]:
-    """Nested values by dotted path; a list of plain values counts as one value."""
-    if isinstance(value, dict):
-        if "type" in value:
-            yield path, value["type"]
-        for key, inner in value.items():
-            yield from _flat(inner, f"{path}.{key}" if path else key)
-    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
-        for number, inner in enumerate(value):
-            yield from _flat(inner, f"{path}.{number}")
-    else:
-        yield path, value
 
 
 @dataclass(frozen=True, slots=True)

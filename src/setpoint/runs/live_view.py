@@ -2,21 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from setpoint.config import CONFIG, SetpointError
-from setpoint.files.atomic import read_json
+from setpoint.files.atomic import complete_lines, read_json, row_of
 from setpoint.files.lock import is_locked
 from setpoint.ops.heartbeat import Beat, read_heartbeats
-from setpoint.report.goodput import status_of
+from setpoint.report.goodput import status_of, timestamp
 from setpoint.report.plot import Plot, Series
 from setpoint.track.run_directory import is_run_directory, not_a_run
 from setpoint.train.position import Position, share_done
@@ -32,8 +30,6 @@ EVENTS = ("save", "rollback", "skip", "resume", "restart", "fault", "damaged", "
 """Events to show, newest first."""
 SLOW = 60.0
 """Seconds without progress after which a rank is reported."""
-LONGEST = 1 << 24
-"""Maximum bytes of a row."""
 
 
 class Tail:
@@ -64,30 +60,16 @@ class Tail:
                     self._offset, self.broken = 0, 0
                 self._file = stat.st_ino
                 file.seek(self._offset)
-                while line := file.readline(LONGEST):
-                    if not line.endswith(b"\n"):
-                        if len(line) < LONGEST:
-                            return
-                        while line and not line.endswith(b"\n"):
-                            line = file.readline(LONGEST)
+                for line in complete_lines(file):
+                    if (row := row_of(line)) is None:
                         self.broken += 1
                     else:
-                        self._row(line)
+                        self.take(row)
                     self._offset = file.tell()
         except FileNotFoundError:
             return
         except OSError as error:
             raise SetpointError(f"{self.path} cannot be read: {error.strerror}") from error
-
-    def _row(self, line: bytes) -> None:
-        try:
-            row = json.loads(line)
-        except (ValueError, RecursionError):
-            row = None
-        if isinstance(row, dict):
-            self.take(row)
-        else:
-            self.broken += 1
 
 
 class Rank(NamedTuple):
@@ -207,7 +189,7 @@ class Watched:
     def silent(self) -> float | None:
         """Seconds since the newest row or event; None if there are none."""
         times = [row.get("time") for row in (*self.last.values(), *self.events[-1:])]
-        known = [stamp for text in times if (stamp := _stamp(text)) is not None]
+        known = [stamp for text in times if (stamp := timestamp(text)) is not None]
         return time.time() - max(known) if known else None
 
     def troubled(self) -> list[Rank]:
@@ -246,13 +228,6 @@ _POSITION = ("step", "tokens", "epoch", "seconds")
 def _is_number(value: Any) -> TypeIs[int | float]:
     is_one = isinstance(value, int | float) and not isinstance(value, bool)
     return is_one and math.isfinite(value)
-
-
-def _stamp(text: Any) -> float | None:
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (TypeError, ValueError):
-        return None
 
 
 def _duration(path: Path) -> Duration | None:

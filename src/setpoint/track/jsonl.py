@@ -13,7 +13,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Self
 
 from setpoint.config import RunError, SetpointError
-from setpoint.files.atomic import MOST, not_linked
+from setpoint.files.atomic import MOST, complete_lines, not_linked
 
 from .console import now
 from .redact import without_secrets
@@ -227,21 +227,17 @@ def read_jsonl(
     try:
         with path.open("rb") as file:
             file.seek(offset)
-            for number, line in enumerate(iter(lambda: file.readline(MOST), b""), start=1):
-                if not line.endswith(b"\n") and len(line) < MOST:
-                    break
+            for number, line in enumerate(complete_lines(file), start=1):
                 try:
-                    read: Any = json.loads(line) if len(line) < MOST else None
+                    if line is None:
+                        raise ValueError(f"it has more than {MOST >> 20} MiB")
+                    read: Any = json.loads(line)
                     rows.append({key: restored_numbers(value) for key, value in read.items()})
                 except (ValueError, AttributeError, RecursionError) as error:
                     reason = f"{path}:{number} is not a row: {error}"
-                    if len(line) == MOST:
-                        reason = f"{path}:{number} is not a row: it has more than {MOST >> 20} MiB"
                     if damaged is None:
                         raise SetpointError(reason) from error
                     damaged.append(reason)
-                    if len(line) == MOST:
-                        break
     except OSError as error:
         raise SetpointError(f"{path} cannot be read: {error.strerror}") from error
     return rows
@@ -266,11 +262,10 @@ def whole_lines(path: Path) -> Iterator[bytes]:
         OSError: the file cannot be read, or a line has `MOST` bytes.
     """
     with path.open("rb") as file:
-        for line in iter(lambda: file.readline(MOST), b""):
-            if len(line) == MOST:
+        for line in complete_lines(file):
+            if line is None:
                 raise OSError(errno.EFBIG, f"a line has more than {MOST >> 20} MiB", str(path))
-            if line.endswith(b"\n"):
-                yield line[:-1]
+            yield line[:-1]
 
 
 def _end_of_whole_lines(descriptor: int, block: int = 65536) -> int:

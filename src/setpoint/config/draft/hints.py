@@ -163,6 +163,10 @@ def location_hint(
     if entry is not None:
         return other_name_hint(entry)
     word = folded(last)
+    off = word.removeprefix("no_")
+    infos = (field_of(cls, off) for cls in classes_at(root, parents) if off != word)
+    if any(info is not None and isinstance(info.type, OptionalType) for info in infos):
+        return f"Set {dotted((*parents, off))} to null."
     is_known = not section or bool(classes_at(root, parents))
     paths = list(dict.fromkeys(path for path, _ in all_fields(root)))
     places = [path for path in paths if path.rpartition(".")[2] == word]

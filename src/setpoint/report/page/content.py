@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from setpoint.config import DERIVED
-from setpoint.report.goodput import goodput, status_of
+from setpoint.report.goodput import goodput, status_of, timestamp
 from setpoint.report.page.panels import (
     RunObjective,
     curves_of,
@@ -183,19 +183,11 @@ def _event(event: Mapping[str, Any]) -> dict[str, Any]:
     details = {key: value for key, value in event.items() if key not in ("time", "event", "step")}
     step = event.get("step")
     return {
-        "time": _epoch(event.get("time")),
+        "time": timestamp(event.get("time")),
         "event": bounded(str(event.get("event"))),
         "step": step if isinstance(step, int | float) and abs(step) < 2**53 else None,
         "details": pruned(details),
     }
-
-
-def _epoch(text: Any) -> float | None:
-    """Convert a UTC time to seconds since 1970."""
-    try:
-        return datetime.fromisoformat(text).timestamp()
-    except (ValueError, TypeError, OverflowError):
-        return None
 
 
 def _shares(run: RunData) -> Iterator[dict[str, Any]]:

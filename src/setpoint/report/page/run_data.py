@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import CONFIG, ORIGINS
+from setpoint.files.atomic import complete_lines, row_of
 from setpoint.track.config import ENVIRONMENT
 
 FILE_BYTES = 64 * 2**20
@@ -166,28 +167,15 @@ def flat(value: Any, path: str = "", depth: int = 12) -> Iterator[tuple[str, Any
 
 def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
     """The rows of a file; damaged ones are counted, an incomplete last line is skipped."""
-    broken, first, number, size = 0, 0, 0, 0
+    broken, first = 0, 0
     try:
         with _open(run.path / name) as file:
-            while line := file.readline(LINE_BYTES + 1):
-                number += 1
-                size += len(line)
-                if not line.endswith(b"\n"):
-                    if len(line) <= LINE_BYTES:
-                        break  # being written
-                    while line and not line.endswith(b"\n") and size <= LOG_BYTES:
-                        line = file.readline(LINE_BYTES)
-                        size += len(line)
-                    line = b""
-                try:
-                    row = json.loads(line)
-                except (ValueError, RecursionError):
-                    row = None
-                if isinstance(row, dict):
+            for number, line in enumerate(complete_lines(file, LINE_BYTES + 1), 1):
+                if (row := row_of(line)) is not None:
                     yield row
                 else:
                     broken, first = broken + 1, first or number
-                if size > LOG_BYTES:
+                if file.tell() > LOG_BYTES:
                     run.problems.append(f"{name}: only the first {LOG_BYTES >> 20} MiB are read")
                     break
     except FileNotFoundError:
