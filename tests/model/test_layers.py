@@ -55,14 +55,11 @@ def test_of_models_of_transformers(kind: str, prefix: str) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {
         "llama": {
-            "hidden_size": 8,
-            "intermediate_size": 16,
-            "num_hidden_layers": 3,
-            "num_attention_heads": 2,
-            "num_key_value_heads": 2,
+            "hidden_size": 8, "intermediate_size": 16, "num_hidden_layers": 3,
+            "num_attention_heads": 2, "num_key_value_heads": 2,
         },
         "gpt2": {"n_layer": 3, "n_embd": 8, "n_head": 2},
-    }[kind]
+    }[kind]  # fmt: skip
     config = transformers.AutoConfig.for_model(kind, vocab_size=100, **sizes)
     model = transformers.AutoModelForCausalLM.from_config(config)
     assert names(Around(model)) == [f"model.{prefix}{i}" for i in range(3)]

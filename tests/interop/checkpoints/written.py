@@ -24,17 +24,10 @@ def decoder(family: str = "llama", **more: Any) -> Any:
     from transformers import AutoConfig
 
     keys: dict[str, Any] = {
-        "vocab_size": VOCAB,
-        "hidden_size": WIDTH,
-        "intermediate_size": FFN,
-        "num_hidden_layers": LAYERS,
-        "num_attention_heads": HEADS,
-        "num_key_value_heads": KV_HEADS,
-        "head_dim": HEAD,
-        "max_position_embeddings": 64,
-        "tie_word_embeddings": False,
-        **more,
-    }
+        "vocab_size": VOCAB, "hidden_size": WIDTH, "intermediate_size": FFN,
+        "num_hidden_layers": LAYERS, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
+        "head_dim": HEAD, "max_position_embeddings": 64, "tie_word_embeddings": False, **more,
+    }  # fmt: skip
     return drawn(AutoConfig.for_model(family, **keys))
 
 
@@ -183,15 +176,11 @@ def lit(model: Any, old: bool = False) -> Tensors:
     """The names of litgpt; of versions before 0.5, with alternating rows of queries and keys."""
     outside, layers = parts(model)
     names = {
-        "input_layernorm": "norm_1",
-        "post_attention_layernorm": "norm_2",
-        "self_attn.q_norm": "attn.norm_q",
-        "self_attn.k_norm": "attn.norm_k",
-        "self_attn.o_proj": "attn.proj",
-        "mlp.gate_proj": "mlp.fc_1",
-        "mlp.up_proj": "mlp.fc_2",
+        "input_layernorm": "norm_1", "post_attention_layernorm": "norm_2",
+        "self_attn.q_norm": "attn.norm_q", "self_attn.k_norm": "attn.norm_k",
+        "self_attn.o_proj": "attn.proj", "mlp.gate_proj": "mlp.fc_1", "mlp.up_proj": "mlp.fc_2",
         "mlp.down_proj": "mlp.proj",
-    }
+    }  # fmt: skip
     found = {
         "lm_head.weight": outside["lm_head.weight"],
         "transformer.wte.weight": outside["embed_tokens.weight"],
@@ -331,18 +320,12 @@ def gguf_tensors(model: Any, rotates_neighbours: bool = True) -> Tensors:
     """The names of GGUF."""
     outside, layers = parts(model)
     names = {
-        "input_layernorm": "attn_norm",
-        "post_attention_layernorm": "ffn_norm",
-        "self_attn.q_proj": "attn_q",
-        "self_attn.k_proj": "attn_k",
-        "self_attn.v_proj": "attn_v",
-        "self_attn.o_proj": "attn_output",
-        "self_attn.q_norm": "attn_q_norm",
-        "self_attn.k_norm": "attn_k_norm",
-        "mlp.gate_proj": "ffn_gate",
-        "mlp.up_proj": "ffn_up",
+        "input_layernorm": "attn_norm", "post_attention_layernorm": "ffn_norm",
+        "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+        "self_attn.o_proj": "attn_output", "self_attn.q_norm": "attn_q_norm",
+        "self_attn.k_norm": "attn_k_norm", "mlp.gate_proj": "ffn_gate", "mlp.up_proj": "ffn_up",
         "mlp.down_proj": "ffn_down",
-    }
+    }  # fmt: skip
     found = {
         "token_embd.weight": outside["embed_tokens.weight"],
         "output_norm.weight": outside["norm.weight"],

@@ -11,34 +11,18 @@ from torch import Tensor
 
 VOCAB, LENGTH = 40, 48
 BASE: dict[str, Any] = {
-    "vocab_size": VOCAB,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "max_position_embeddings": 64,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-    "pad_token_id": 0,
-}
+    "vocab_size": VOCAB, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 3,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 64,
+    "bos_token_id": 1, "eos_token_id": 2, "pad_token_id": 0,
+}  # fmt: skip
 GPT2 = {
-    "vocab_size": VOCAB,
-    "n_embd": 32,
-    "n_layer": 2,
-    "n_head": 4,
-    "n_positions": LENGTH,
-    "bos_token_id": 1,
-    "eos_token_id": 2,
-}
+    "vocab_size": VOCAB, "n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": LENGTH,
+    "bos_token_id": 1, "eos_token_id": 2,
+}  # fmt: skip
 LLAMA3 = {
-    "rope_type": "llama3",
-    "rope_theta": 5000.0,
-    "factor": 4.0,
-    "low_freq_factor": 1.0,
-    "high_freq_factor": 3.0,
-    "original_max_position_embeddings": 16,
-}
+    "rope_type": "llama3", "rope_theta": 5000.0, "factor": 4.0, "low_freq_factor": 1.0,
+    "high_freq_factor": 3.0, "original_max_position_embeddings": 16,
+}  # fmt: skip
 YARN = {
     "rope_type": "yarn",
     "rope_theta": 10000.0,
@@ -47,12 +31,9 @@ YARN = {
 }
 DEFAULT_ROPE = {"rope_theta": 1e4, "rope_type": "default"}
 MOE = {
-    "num_experts": 6,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 24,
-    "head_dim": 16,
+    "num_experts": 6, "num_experts_per_tok": 2, "moe_intermediate_size": 24, "head_dim": 16,
     "num_hidden_layers": 4,
-}
+}  # fmt: skip
 GEMMA = {
     "head_dim": 16,
     "sliding_window": 6,
@@ -60,28 +41,15 @@ GEMMA = {
 }
 
 LATENT: dict[str, Any] = {
-    "num_key_value_heads": 4,
-    "kv_lora_rank": 12,
-    "q_lora_rank": 20,
-    "qk_rope_head_dim": 8,
-    "qk_nope_head_dim": 10,
-    "v_head_dim": 6,
-    "n_routed_experts": 8,
-    "n_shared_experts": 2,
-    "num_experts_per_tok": 3,
-    "moe_intermediate_size": 24,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.7,
-    "rms_norm_eps": 1e-6,
-}
+    "num_key_value_heads": 4, "kv_lora_rank": 12, "q_lora_rank": 20, "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 10, "v_head_dim": 6, "n_routed_experts": 8, "n_shared_experts": 2,
+    "num_experts_per_tok": 3, "moe_intermediate_size": 24, "first_k_dense_replace": 1,
+    "routed_scaling_factor": 1.7, "rms_norm_eps": 1e-6,
+}  # fmt: skip
 GLM_EXPERTS: dict[str, Any] = {
-    "n_routed_experts": 6,
-    "n_shared_experts": 1,
-    "num_experts_per_tok": 2,
-    "moe_intermediate_size": 24,
-    "first_k_dense_replace": 1,
-    "routed_scaling_factor": 1.3,
-}
+    "n_routed_experts": 6, "n_shared_experts": 1, "num_experts_per_tok": 2,
+    "moe_intermediate_size": 24, "first_k_dense_replace": 1, "routed_scaling_factor": 1.3,
+}  # fmt: skip
 OSS: dict[str, Any] = {
     "num_local_experts": 6,
     "num_experts_per_tok": 3,
@@ -90,15 +58,9 @@ OSS: dict[str, Any] = {
     "rope_parameters": {**YARN, "truncate": False},
 }
 LLAMA4: dict[str, Any] = {
-    "num_hidden_layers": 4,
-    "head_dim": 16,
-    "intermediate_size": 24,
-    "intermediate_size_mlp": 40,
-    "num_local_experts": 6,
-    "attention_chunk_size": 7,
-    "floor_scale": 5,
-    "attn_scale": 0.5,
-}
+    "num_hidden_layers": 4, "head_dim": 16, "intermediate_size": 24, "intermediate_size_mlp": 40,
+    "num_local_experts": 6, "attention_chunk_size": 7, "floor_scale": 5, "attn_scale": 0.5,
+}  # fmt: skip
 DEEPSEEK_YARN = {**YARN, "mscale": 1.0, "mscale_all_dim": 0.7, "beta_fast": 32, "beta_slow": 1}
 
 # model_type, and the keys that differ from BASE.
@@ -116,11 +78,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         "llama",
         {
             "rope_parameters": {
-                **YARN,
-                "beta_fast": 8.0,
-                "beta_slow": 2.0,
-                "mscale": 1.0,
-                "mscale_all_dim": 0.5,
+                **YARN, "beta_fast": 8.0, "beta_slow": 2.0, "mscale": 1.0, "mscale_all_dim": 0.5,
                 "truncate": False,
             }
         },
@@ -136,12 +94,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen3 with biases and windows": (
         "qwen3",
         {
-            "head_dim": 16,
-            "attention_bias": True,
-            "use_sliding_window": True,
-            "sliding_window": 4,
-            "max_window_layers": 2,
-            "rope_parameters": YARN,
+            "head_dim": 16, "attention_bias": True, "use_sliding_window": True, "sliding_window": 4,
+            "max_window_layers": 2, "rope_parameters": YARN,
         },
     ),
     "qwen3 moe": ("qwen3_moe", {**MOE, "norm_topk_prob": True}),
@@ -154,11 +108,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "gemma2": (
         "gemma2",
         {
-            "head_dim": 16,
-            "sliding_window": 6,
-            "query_pre_attn_scalar": 24,
-            "attn_logit_softcapping": 2.0,
-            "final_logit_softcapping": 1.5,
+            "head_dim": 16, "sliding_window": 6, "query_pre_attn_scalar": 24,
+            "attn_logit_softcapping": 2.0, "final_logit_softcapping": 1.5,
         },
     ),
     "gemma3": ("gemma3_text", {**GEMMA, "query_pre_attn_scalar": 16}),
@@ -187,11 +138,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "granite": (
         "granite",
         {
-            "embedding_multiplier": 3.0,
-            "residual_multiplier": 0.3,
-            "attention_multiplier": 0.2,
-            "logits_scaling": 6.0,
-            "attention_bias": True,
+            "embedding_multiplier": 3.0, "residual_multiplier": 0.3, "attention_multiplier": 0.2,
+            "logits_scaling": 6.0, "attention_bias": True,
         },
     ),
     "granite tied": (
@@ -203,12 +151,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek_v2 with groups": (
         "deepseek_v2",
         {
-            **LATENT,
-            "q_lora_rank": None,
-            "topk_method": "group_limited_greedy",
-            "n_group": 4,
-            "topk_group": 2,
-            "rope_parameters": DEEPSEEK_YARN,
+            **LATENT, "q_lora_rank": None, "topk_method": "group_limited_greedy", "n_group": 4,
+            "topk_group": 2, "rope_parameters": DEEPSEEK_YARN,
         },
     ),
     "deepseek_v2 with groups that limit nothing": (
@@ -238,13 +182,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "qwen2_moe with windows": (
         "qwen2_moe",
         {
-            **MOE,
-            "shared_expert_intermediate_size": 24,
-            "use_sliding_window": True,
-            "sliding_window": 5,
-            "max_window_layers": 3,
-            "mlp_only_layers": [0],
-            "qkv_bias": False,
+            **MOE, "shared_expert_intermediate_size": 24, "use_sliding_window": True,
+            "sliding_window": 5, "max_window_layers": 3, "mlp_only_layers": [0], "qkv_bias": False,
         },
     ),
     "olmo2": ("olmo2", {"attention_bias": True}),
@@ -297,12 +236,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
     "llama4, two experts in every other layer": (
         "llama4_text",
         {
-            **LLAMA4,
-            "num_experts_per_tok": 2,
-            "interleave_moe_layer_step": 2,
-            "no_rope_layers": [0, 1, 1, 0],
-            "use_qk_norm": False,
-            "attention_bias": True,
+            **LLAMA4, "num_experts_per_tok": 2, "interleave_moe_layer_step": 2,
+            "no_rope_layers": [0, 1, 1, 0], "use_qk_norm": False, "attention_bias": True,
             "rope_parameters": LLAMA3,
         },
     ),
@@ -323,7 +258,7 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"n_inner": 40, "tie_word_embeddings": False, "activation_function": "relu"},
     ),
     "gpt2 without scale": ("gpt2", {"scale_attn_weights": False}),
-}
+}  # fmt: skip
 
 
 def make(kind: str, keys: dict[str, Any]) -> Any:
