@@ -109,7 +109,8 @@ def test_adapters(tmp_path: Path) -> None:
 
 ADAPTED: list[tuple[str, list[str]]] = [
     ("lora_target_modules: [self_attn.q_proj, down_proj]\npeft_layers_to_transform: [0, 1]",
-     [r"layers\.(0|1)\.(.*\.)?(self_attn.q_proj|down_proj)$"]),
+     [rf"layers\.(0|1)\.{NOT_PACKED}(.*\.)?(self_attn.q_proj|down_proj)$"]),
+    ("lora_target_modules: [q_proj, down_proj]", [rf"^{NOT_PACKED}(.*\.)?(q_proj|down_proj)$"]),
     ("lora_target_linear: true\npeft_layers_to_transform: [0]", [rf"layers\.(0)\.{NOT_PACKED}"]),
     ("lora_target_linear: true\nlora_target_modules: [q_proj, project_in, wte, lm_head]",
      [LINEAR, r"(^|\.)(wte|lm_head)$"]),
@@ -330,6 +331,18 @@ def test_noise_on_embeddings(tmp_path: Path, name: str) -> None:
     document = read(tmp_path, f"{name}: 5\n")
     assert document.data["model"]["embedding_noise"] == 5
     assert kinds(document)["neftune_noise_alpha"] == "differs"
+
+
+def test_names_that_may_be_packed_experts_need_a_decision(tmp_path: Path) -> None:
+    names = "adapter: lora\nlora_target_modules: [q_proj, gate_proj, up_proj, down_proj]\n"
+    base = BASE.replace("NousResearch/Llama-3.2-1B", "Qwen/Qwen3-30B-A3B")
+    assert kinds(read(tmp_path, names, base))["lora_target_modules"] == "needs a decision"
+    document = read(tmp_path, f"{names}lora_target_parameters: [experts.down_proj]\n", base)
+    assert "lora_target_modules" not in kinds(document)
+    assert "lora_target_modules" not in kinds(read(tmp_path, names))
+    (pattern,) = read(tmp_path, names).data["adapter"]["targets"]
+    assert re.search(pattern, "model.layers.0.mlp.down_proj")
+    assert not re.search(pattern, "model.layers.0.mlp.experts.down_proj")
 
 
 def test_a_router_has_no_adapter(tmp_path: Path) -> None:

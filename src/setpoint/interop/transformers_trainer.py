@@ -43,6 +43,10 @@ PACKED = r"(.*\.)?experts\.\w+$"
 """Pattern of the names of packed experts."""
 NOT_PACKED = rf"(?!{PACKED})"
 """Pattern before names of modules other than packed experts."""
+FEED_FORWARD = ("gate_proj", "up_proj", "down_proj", "w1", "w2", "w3", "all-linear")
+"""Names that PEFT 0.20 reads as packed experts in families such as Qwen3 MoE and Mixtral."""
+MIXTURES = re.compile(r"(?i)moe|mixtral|\dx\d+b|-a\d+(\.\d+)?b|minimax|qwen3-next|glm-4\.[5-9]")
+"""Pattern in names of models with experts."""
 OUTER = r"\w*embed(s|dings?)?|embed_(in|out|tokens|positions)\w*|wte|wpe|lm_head"
 """Names of embeddings and outputs in models of transformers."""
 LINEAR = rf"^{NOT_PACKED}(?!(.*\.)?({OUTER})$)"
@@ -223,8 +227,8 @@ def convert_peft(
     """Set rank, scale and modules of an adapter by the names of PEFT.
 
     Arguments:
-        targets: names of modules, of which `all-linear` means all linear layers but the output;
-            PEFT has no adapters for packed experts unless the file names these parameters.
+        targets: names of modules, of which `all-linear` means all linear layers but the output.
+            Packed experts have adapters if the file names these parameters.
         layers: numbers of the layers that have the modules, as alternatives of a pattern.
         quantizes_experts: whether packed experts are quantized like linear layers.
     """
@@ -238,10 +242,17 @@ def convert_peft(
     patterns = [within + NOT_PACKED if layers else LINEAR] if (
         len(named) < len(targets) or not (named or parameters)) else []  # fmt: skip
     # One pattern for all names, since PEFT ignores those that the model does not have.
-    patterns += [rf"{within}(.*\.)?({'|'.join(named)})$" if layers else _any_of(named)] * bool(
-        named
-    )
+    unpacked = NOT_PACKED if any(name.endswith("down_proj") for name in named) else ""
+    start = within or "^" * bool(unpacked)
+    if named:
+        names = "|".join(named)
+        patterns.append(rf"{start}{unpacked}(.*\.)?({names})$" if start else _any_of(named))
     patterns += [_any_of(parameters)] * bool(parameters)
+    model = str(c.data.get("model", {}).get("pretrained"))
+    if {*FEED_FORWARD} & {name.rpartition(".")[2] for name in targets} and (
+            not parameters and MIXTURES.search(model)):  # fmt: skip
+        text = "for some families PEFT adapts packed experts by these names: set adapter.targets"
+        c.report("needs a decision", "lora_target_modules", text)
     keys = ("lora_target_modules", "lora_target_parameters")
     c.set("adapter.targets", patterns, *keys)
     if routers := [name for name in named if re.search(r"(router|gate)$", name)]:
