@@ -79,6 +79,10 @@ OURS: dict[str, tuple[dict[str, Any], str]] = {
         },
         "GPT2LMHeadModel",
     ),
+    "learned positions without biases": (
+        {"positions": "learned", "norm": LayerNormConfig(bias=False), "activation": "gelu"},
+        "GPT2LMHeadModel",
+    ),
 }
 
 

@@ -14,17 +14,18 @@ from typing import Any, Final, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError, SetpointError, resolve
 from setpoint.files import MANIFEST
 from setpoint.files.atomic import publishing
 from setpoint.files.tensor_file import encode_one_by_one
 from setpoint.files.tensor_header import Shape
 from setpoint.model.build import skeleton
-from setpoint.model.config import TransformerConfig
+from setpoint.model.config import LayerNormConfig, TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.huggingface.model_files import write_model
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
+from setpoint.model.pretrained.families import GPT2
 from setpoint.model.pretrained.load import checkpoint_weights, is_built_in, load_pretrained
 from setpoint.model.pretrained.locate import (
     CONFIG,
@@ -148,6 +149,8 @@ def _writer(
 ) -> Callable[[Path], None]:
     """A function that writes a transformer's config.json and weights."""
     described = keys_of_origin(origin)
+    if name in (None, GPT2.model_type):
+        model, weights = _with_biases(model, weights)
     family = family_for(model.config, name, described.get("model_type"))
     buffers = {plain_name(name) for name, _ in model.named_buffers()}
     pieces = pieces_of(family, model.config, model.vocab_size)
@@ -180,6 +183,25 @@ def _writer(
         write_tensors(directory, planned, make, max_shard_size)
 
     return write
+
+
+def _with_biases(model: Transformer, weights: Named) -> tuple[Transformer, Named]:
+    """A GPT-2 without biases, such as nanoGPT's, with biases of zero, which has the same logits."""
+    config = model.config
+    lacking = {misfit.field for misfit in GPT2.misfits(config)}
+    biases = {name for name in GPT2.fixed if name != "positions"}
+    if not lacking or not lacking <= biases or not isinstance(config.norm, LayerNormConfig):
+        return model, weights
+    draft = config.evolve()
+    for name in lacking:
+        setattr(draft, name, GPT2.fixed[name])
+    full: Any = skeleton(resolve(draft), model.vocab_size)
+    dtype = next(iter(weights.values())).dtype
+    zeros = {
+        name: torch.zeros(tensor.shape, dtype=dtype)
+        for name, tensor in _tensors(full) if name not in weights
+    }  # fmt: skip
+    return full, {**weights, **zeros}
 
 
 class Planned(NamedTuple):
