@@ -198,12 +198,7 @@ def describe(
     parameters: Sequence[Parameter],
     fused: Mapping[str, tuple[int, ...]] | None = None,
 ) -> Described:
-    """Divide the parameters of a model into trained, frozen and quantized ones.
-
-    Arguments:
-        parameters: of the base, in the order of the model.
-        fused: see `sites_of`.
-    """
+    """Divide the parameters of a model into trained, frozen and quantized ones."""
     targets = chosen(config, sites_of(parameters, fused))
     by_holder = {
         holder: list(group)

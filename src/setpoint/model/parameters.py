@@ -64,12 +64,7 @@ def require_fit(config: TransformerConfig, vocab_size: int) -> None:
 
 
 def parameters_of(config: TransformerConfig, vocab_size: int) -> Iterator[Parameter]:
-    """List the parameters of a transformer without building it, in the order of the module's.
-
-    Arguments:
-        config: a resolved configuration with `parameters_known`.
-        vocab_size: number of tokens of the tokenizer.
-    """
+    """List the parameters of a transformer without building it, in the order of the module's."""
     for part, listed in _parts(config, embedding_rows(config, vocab_size)):
         prefix = f"{part}." if part.startswith(LAYER) else ""
         for name, shape, kind in listed:

@@ -290,12 +290,7 @@ def _listed(words: Sequence[str]) -> str:
 
 
 class GroupRow(NamedTuple):
-    """One parameter group in a report.
-
-    Arguments:
-        options: further settings that differ from the optimizer's.
-        parameters: total number of elements.
-    """
+    """One parameter group in a report."""
 
     name: str
     lr: float

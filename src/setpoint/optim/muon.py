@@ -159,12 +159,7 @@ class AllGatherExchange(Exchange):
 
 
 def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
-    """Choose the exchange for parameters of one shape and placement.
-
-    Arguments:
-        like: one of the parameters.
-        owners: see `AllToAllExchange`; unused if each rank has whole matrices.
-    """
+    """Choose the exchange for parameters of one shape and placement."""
     split = split_of(like)
     if split is None:
         return LocalExchange()

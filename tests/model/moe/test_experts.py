@@ -171,7 +171,7 @@ def test_values_and_gradients(gated: bool, name: str, scaled: bool, scales_input
     inputs, activation = tensors(gated), FUNCTIONS[name]
     factors = torch.linspace(0.5, 2, 7, dtype=torch.float64) if scaled else None
     kernels = ExpertKernels(looped_product, looped_gradient, activation, 2, scales_inputs)
-    found = grouped_experts(*inputs, Assignments(SLOTS, ENDS, factors), kernels)
+    found = grouped_experts(*inputs, *Assignments(SLOTS, ENDS, factors), kernels)
     expected = composed(*inputs, factors, activation, scales_inputs)
     torch.testing.assert_close(found, expected)
     given, upstream = [t for t in inputs if t is not None], torch.randn_like(expected)
@@ -189,7 +189,7 @@ def test_what_it_keeps() -> None:
     with torch.autograd.graph.saved_tensors_hooks(
         lambda tensor: kept.append(tensor.numel()) or tensor, lambda tensor: tensor
     ):
-        grouped_experts(*inputs, Assignments(SLOTS, ENDS), kernels)
+        grouped_experts(*inputs, *Assignments(SLOTS, ENDS), kernels)
     x, _, *matrices = [t.numel() for t in inputs if t is not None]
     assert sum(kept) == x + sum(matrices) + 2 * 7 * 5 + 7 + len(SLOTS) + len(ENDS)
 

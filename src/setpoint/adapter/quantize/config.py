@@ -288,12 +288,7 @@ def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -
 def dense_layers(
     config: Quantization, dense: Sequence[str], quantized: Sequence[str]
 ) -> Iterator[Caution]:
-    """Caution about layers stored dense in quantized files, but quantized by the section.
-
-    Arguments:
-        dense: names of these layers.
-        quantized: names of the other quantizable layers.
-    """
+    """Caution about layers stored dense in quantized files, but quantized by the section."""
     if not dense:
         return
     patterns: dict[str, None] = {}
@@ -319,13 +314,7 @@ def dense_layers(
 def why_not_joined(
     name: str, forms: Sequence[Form], rows: Sequence[int], factors: Sequence[float]
 ) -> str | None:
-    """Reason why stacked matrices from files cannot be kept as one, or None.
-
-    Arguments:
-        name: name of the combined matrix.
-        forms, rows: form and rows of each matrix.
-        factors: global scales of each matrix; empty if there are none.
-    """
+    """Reason why stacked matrices from files cannot be kept as one, or None."""
     uncut = all(count % forms[0].block[0] == 0 for count in rows)
     if len(set(forms)) == 1 and len(set(factors)) <= 1 and uncut and not forms[0].nested:
         return None

@@ -509,13 +509,7 @@ def quantize_module(
     noise: StepNoise | None = None,
     coded: Iterable[Sequence[Coded]] | None = None,
 ) -> None:
-    """Replace the weight of a linear layer with a quantized one.
-
-    Arguments:
-        module: changed in place; other parameters are kept.
-        name: in the model.
-        coded: see `QuantizedWeight`.
-    """
+    """Replace the weight of a linear layer with a quantized one."""
     weight = module._parameters.pop("weight")
     assert weight is not None
     quantized = QuantizedWeight(config, weight.detach(), f"{name}.weight", noise, coded=coded)
@@ -532,14 +526,7 @@ def quantize_experts(
     coded: Iterable[Sequence[Coded]] | None = None,
     outputs_first: bool = False,
 ) -> None:
-    """Replace one tensor of packed experts with a quantized one.
-
-    Arguments:
-        experts: changed in place; see `setpoint.shapes.stored.StoredExperts`.
-        name: of the tensor in the model.
-        coded: see `QuantizedWeight`.
-        outputs_first: see `QuantizedExperts`.
-    """
+    """Replace one tensor of packed experts with a quantized one."""
     weight_name = name.rpartition(".")[2]
     weight = experts._parameters[weight_name]
     assert weight is not None

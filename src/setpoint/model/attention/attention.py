@@ -151,10 +151,6 @@ class LatentAttention(nn.Module):
     cache contains only c and r. For a single new token the up-projections are absorbed into the
     query and the result: q . W_key c = (W_key^T q) . c, and sum_j a_j W_value c_j = W_value sum_j
     a_j c_j.
-
-    Arguments:
-        config: configuration of a model with `mla`.
-        layer: index in the whole model, from 0; determines the kind of attention.
     """
 
     def __init__(self, config: TransformerConfig, layer: int) -> None:

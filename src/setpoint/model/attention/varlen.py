@@ -138,12 +138,7 @@ def round_up(longest: int, most: int) -> int:
 
 
 class Varlen(Backend):
-    """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16.
-
-    Arguments:
-        function: that function, or a replacement.
-        asks_for_groups: whether it accepts `enable_gqa`.
-    """
+    """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16."""
 
     def __init__(self, function: Any = None, asks_for_groups: bool = ASKS_FOR_GROUPS) -> None:
         if function is None:

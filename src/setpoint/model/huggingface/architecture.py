@@ -47,12 +47,7 @@ class Unfit(SetpointError):
 def value_problems(
     section: HuggingFaceConfig, read: Callable[[str], Any], vocab_size: int | None = None
 ) -> Iterator[Problem]:
-    """Find values that conflict with each other, or with the section.
-
-    Arguments:
-        read: returns the value of a key, with overrides; None if absent.
-        vocab_size: vocabulary size of the tokenizer; None if unknown.
-    """
+    """Find values that conflict with each other, or with the section."""
     given = section.overrides.dump()
     rows, longest = _number(read, ("vocab_size",))[1], longest_in(read)
     if None not in (rows, vocab_size) and rows < vocab_size:
@@ -169,10 +164,6 @@ def architecture(
     config: HuggingFaceConfig, keys: Mapping[str, Any], overrides: Mapping[str, Any]
 ) -> Any:
     """Build transformers' config object.
-
-    Arguments:
-        keys: keys of the config.json.
-        overrides: overrides of the section, or some of them.
 
     Raises:
         Unfit: transformers does not know the model type or a key, or a key has another type.

@@ -58,10 +58,6 @@ def build_huggingface(
 ) -> HuggingFaceModel:
     """Build a transformers model with random weights, drawn from torch's generator.
 
-    Arguments:
-        vocab_size: vocabulary size of the tokenizer.
-        keys: keys of the config.json; None: keys of `config.config`.
-
     Returns:
         the model in training mode, with parameters in fp32.
 

@@ -282,10 +282,6 @@ class DeepEPDispatcher:
     GPUs. The buffer is allocated when the first tokens arrive, since their width determines its
     size.
 
-    Arguments:
-        group: the ranks that divide the experts.
-        experts: number of experts on all ranks.
-
     Raises:
         SetpointError: DeepEP is not installed, or cannot be loaded.
     """

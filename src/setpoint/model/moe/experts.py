@@ -320,7 +320,9 @@ class ExpertKernels(NamedTuple):
 
 
 class _GroupedExperts(torch.autograd.Function):
-    """Saves the tokens and the products with gate and up; gathers or recomputes everything else.
+    """Sum of weight * expert(token) over each token's choices, with (E, in, out) matrices.
+
+    Saves the tokens and the products with gate and up; gathers or recomputes everything else.
 
     With single operations, autograd would save two copies of each token per choice, and all
     intermediate values between gate and down.
@@ -407,24 +409,8 @@ class _GroupedExperts(torch.autograd.Function):
         return grad_x, grad_weights, grad_gate, grad_up, grad_down, None, None, None, None
 
 
-def grouped_experts(
-    x: Tensor,
-    weights: Tensor,
-    gate: Tensor | None,
-    up: Tensor,
-    down: Tensor,
-    assigned: Assignments,
-    kernels: ExpertKernels,
-) -> Tensor:
-    """Sum weight * expert(token) over each token's choices, saving little for the backward pass.
-
-    Arguments:
-        gate, up: (E, dim, width); without a gate the activation is applied to the product with up.
-        down: (E, width, dim).
-        assigned: choices without a row add nothing.
-    """
-    return _GroupedExperts.apply(x, weights, gate, up, down, *assigned, kernels)
-
+grouped_experts: Any = _GroupedExperts.apply
+"""The function of `_GroupedExperts`; choices without a row add nothing."""
 
 # Modules.
 
@@ -519,8 +505,8 @@ class PackedExperts(nn.Module):
             kernels = ExpertKernels(
                 product, gradient, self.activation, weights.shape[1], self.scales_inputs
             )
-            assigned = assigned._replace(ends=ends)
-            return grouped_experts(x, weights, gate, up, down, assigned, kernels)
+            given = (slots, ends, assigned.factors, kernels)
+            return grouped_experts(x, weights, gate, up, down, *given)
 
         # A compiler decides by itself what to save for backward; and matrices under an adapter
         # have no gradients.

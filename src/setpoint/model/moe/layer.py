@@ -417,10 +417,6 @@ def combine(
 ) -> tuple[Tensor | None, Routing]:
     """Combine the reports of all layers of a model or pipeline stage.
 
-    Arguments:
-        config: configuration of a model with experts.
-        layers: reports by layer number.
-
     Returns:
         the fp32 scalar to add to the mean loss over tokens, or None if all weights are 0; and the
         report without gradients, with zeros for layers of other stages.

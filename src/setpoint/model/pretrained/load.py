@@ -139,10 +139,6 @@ def completed(
 ) -> LoadedCheckpoint:
     """A checkpoint completed with the frozen parameters that it omits, if any.
 
-    Arguments:
-        model: see `tensors_at`.
-        place: location of these parameters; None: search for it.
-
     Raises:
         SetpointError: the omitted weights are missing, or belong to another model.
         RunError: the omitted weights are damaged.

@@ -288,10 +288,6 @@ def copy_files(names: Sequence[str], origin: Path | None, directory: Path) -> No
 def special_tokens(directory: Path, tokenizer: Any) -> dict[str, Any]:
     """Ids of special tokens, as in a config.json.
 
-    Arguments:
-        directory: directory of the weights.
-        tokenizer: tokenizer of the weights; its separator also ends a text.
-
     Returns:
         `eos_token_id`, with all end-of-text tokens, and the bos and pad tokens named by the
         tokenizer.
