@@ -170,9 +170,8 @@ def _schedule(c: Conversion, total: int | None) -> None:
     if steps is not None:
         c.set("schedule.warmup", f"{2 if steps == 1 else int(steps)} steps", *keys)
     else:
-        c.set(
-            "schedule.warmup", f"{100 * (0.03 if ratio is None else ratio) / share:.10g} %", *keys
-        )
+        percent = 100 * (0.03 if ratio is None else ratio) / share
+        c.set("schedule.warmup", f"{percent:.10g} %", *keys)
         if ratio is None:
             c.report("differs", "warmup_steps", "3 % of all steps; in Axolotl, at most 100")
     if name == "one_cycle":
@@ -227,10 +226,8 @@ def _muon(c: Conversion, peak: float) -> None:
     is_divided = bool(c.value("fsdp") or c.value("fsdp_config"))
     c.set("optimizer.adamw_lr", peak, "learning_rate")
     if is_divided:
-        text = (
-            "sqrt(max(1, A / B)) times the rate of a matrix with A outputs; in Axolotl, sqrt(A / B)"
-        )
-        c.report("differs", "optimizer", text)
+        here = "sqrt(max(1, A / B)) times the rate of a matrix with A outputs"
+        c.differs("optimizer", here, "sqrt(A / B)")
         c.set("optimizer.nesterov", False, "optimizer")
     else:
         c.set("optimizer.adjust_lr", "match_rms_adamw", "optimizer")
@@ -323,9 +320,7 @@ def _precision(c: Conversion) -> None:
     convert_recomputation(c, "gradient_checkpointing")
     kind, keys = c.value("gradient_checkpointing"), ("activation_offloading", "torch_compile")
     if kind == "offload_disk":
-        c.report(
-            "not converted", "gradient_checkpointing", "activations cannot be offloaded to disk"
-        )
+        c.report("not converted", "gradient_checkpointing", "nothing is offloaded to disk")
     if kind in ("offload", "unsloth") or c.value("activation_offloading"):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
     known = ("LigerPlugin", "CutCrossEntropyPlugin", "KernelsPlugin", "ExpertParallelPlugin")

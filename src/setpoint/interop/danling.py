@@ -184,9 +184,7 @@ def _batch(c: Conversion) -> None:
         c.set("batch.micro_size", rows, count if given else micro, key)
         c.set("batch.accumulation", size // rows * passes, key, "accum_steps")
     elif size is not None and experts > 1 and size % experts:
-        text = (
-            f"{experts} expert ranks train the same {size} rows in DanLing: set batch.global_size"
-        )
+        text = f"{experts} expert ranks train the same {size} rows there: set batch.global_size"
         c.report("needs a decision", key, text)
     elif size is not None:
         c.set("batch.micro_size", size // max(1, experts), key)
@@ -346,10 +344,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
     if not isinstance(total, int) or total < 1 or not isinstance(peak, int | float) or peak <= 0:
         for key in [key for key in c.values if key.startswith("scheduler.")]:
             c.value(key)
-        text = (
-            "in DanLing, its length follows from the data: give scheduler.total_steps, or "
-            "[schedule]"
-        )
+        text = "in DanLing, its length is that of the data: set scheduler.total_steps or [schedule]"
         c.report("needs a decision", "scheduler.type", text)
         return
     is_own = kind in ("linear", "cosine", "constant")
@@ -390,10 +385,8 @@ def _precision(c: Conversion) -> None:
             if names.get(option) is not None:
                 words[f"precision.{field}"] = (names[option], "fsdp.mp_policy")
     if c.value("precision") is not None and words["precision.compute"][1] != "precision":
-        text = (
-            f"products are in the param_dtype of the FSDP policy, {words['precision.compute'][0]}"
-        )
-        c.report("differs", "precision", text)
+        word = words["precision.compute"][0]
+        c.report("differs", "precision", f"products are in the FSDP policy's param_dtype, {word}")
     for path, (word, key) in words.items():
         dtype = DTYPES.get(str(word).lower().removeprefix("torch."))
         if word is not None and dtype is None:

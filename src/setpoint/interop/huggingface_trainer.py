@@ -218,10 +218,7 @@ def _data(c: Conversion) -> None:
     if isinstance(length := c.number("block_size"), int):
         c.set("batch.sequence_length", length, "block_size")
     elif name or file:
-        text = (
-            "in transformers, as long as the tokenizer allows, up to 1024: set "
-            "batch.sequence_length"
-        )
+        text = "as long as the tokenizer allows, up to 1024, there: set batch.sequence_length"
         c.report("needs a decision", "block_size", text)
     _order(c)
 

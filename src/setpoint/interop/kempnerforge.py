@@ -176,11 +176,8 @@ def _batch(c: Conversion) -> None:
         for key in wrong:
             c.wrong(key, f"at least 1, but {c.number(key)}")
     elif expert > 1 and (size * passes) % expert:
-        text = (
-            f"the {expert} ranks of an expert group train the same {size * passes} sequences in "
-            f"KempnerForge but divide them in Setpoint, which is not possible; choose a "
-            f"batch.global_size"
-        )
+        text = f"{expert} expert ranks train the same {size * passes} sequences there, which they "
+        text += "cannot divide evenly: set batch.global_size"
         c.report("needs a decision", "distributed.ep", text)
     elif expert > 1:
         # The same sequences in total, divided among the ranks of the expert groups as well.
@@ -260,12 +257,9 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.adjust_lr", "original")
         rate = c.number("optimizer.muon_adam_lr") or c.number("optimizer.lr")
         c.set("optimizer.adamw_lr", rate, "optimizer.muon_adam_lr", "optimizer.lr")
-        text = (
-            "embedding and output use AdamW; in KempnerForge, Muon, unless one dimension is more "
-            "than 10 times the other. A sharded matrix is orthogonalized whole; in KempnerForge, "
-            "each rank orthogonalizes its part"
-        )
-        c.report("differs", "optimizer.name", text)
+        here = "embedding and output use AdamW, and sharded matrices are orthogonalized whole"
+        there = "Muon, up to a ratio of 10 between the dimensions, and each rank's part by itself"
+        c.differs("optimizer.name", here, there)
 
 
 def _schedule(c: Conversion) -> None:

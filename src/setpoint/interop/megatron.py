@@ -333,11 +333,8 @@ def _precision(c: Conversion) -> None:
         c.set("precision.loss_scale.initial", c.number("initial-loss-scale"), "initial-loss-scale")
         window = int(c.number("loss-scale-window"))
         c.set("precision.loss_scale.growth_interval", window, "loss-scale-window")
-        text = (
-            "weights stay in fp32, and the loss scale is reduced at the first overflow; in "
-            "Megatron-LM, at the second"
-        )
-        c.report("differs", "fp16", text)
+        here = "weights stay in fp32, and the loss scale is reduced at the first overflow"
+        c.differs("fp16", here, "at the second")
     if c.value("use-precision-aware-optimizer"):
         states = {c.value("exp-avg-dtype"), c.value("exp-avg-sq-dtype")}
         if states == {"bf16"}:
@@ -350,11 +347,8 @@ def _precision(c: Conversion) -> None:
         if name := c.choice("fp8-recipe", *recipes):
             c.set("precision.float8.recipe", recipes[name], "fp8-recipe", "fp8-format")
             if name in ("delayed", "blockwise"):
-                text = (
-                    "scales of this step, per tensor or row; in Megatron-LM, of earlier steps, or "
-                    "per block"
-                )
-                c.report("differs", "fp8-recipe", text)
+                here = "scales of this step, per tensor or row"
+                c.differs("fp8-recipe", here, "of earlier steps, or per block")
     if c.value("fp4-format"):
         c.set("precision.float8.recipe", "nvfp4", "fp4-format")
     if not c.value(kept := "first-last-layers-bf16"):
@@ -404,11 +398,8 @@ def _optimizer(c: Conversion) -> None:
         if (mode, factor) == ("spectral", 0.2):
             c.set("optimizer.adjust_lr", "match_rms_adamw", "muon-scale-mode")
         elif (mode, factor) != ("shape_scaling", 1.0):
-            text = (
-                "steps are scaled by sqrt(max(1, out / in)); in Megatron-LM, by the scale mode "
-                "and muon-extra-scale-factor"
-            )
-            c.report("differs", "muon-scale-mode", text)
+            there = "by the scale mode and muon-extra-scale-factor"
+            c.differs("muon-scale-mode", "steps are scaled by sqrt(max(1, out / in))", there)
     if output_rate := c.number("decoupled-lr"):
         group = {"pattern": "^(embedding|output)", "lr_multiplier": output_rate / rate}
         c.set_items("optimizer.groups", [group], "decoupled-lr")

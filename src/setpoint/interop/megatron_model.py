@@ -71,10 +71,8 @@ def _decoder(c: Conversion) -> None:
             if rms:
                 c.set("model.norm.zero_centered", True, "apply-layernorm-1p")
             else:
-                text = (
-                    "weights of LayerNorm decay towards 0; in Megatron-LM, centered at 0, towards 1"
-                )
-                c.report("differs", "apply-layernorm-1p", text)
+                here = "weights of LayerNorm decay towards 0"
+                c.differs("apply-layernorm-1p", here, "centered at 0, towards 1")
     c.set("model.qk_norm", c.value("qk-layernorm"), "qk-layernorm")
     c.set("model.tie_embeddings", not c.value("untie-embeddings-and-output-weights"),
           "untie-embeddings-and-output-weights")  # fmt: skip
@@ -161,10 +159,8 @@ def _latent(c: Conversion) -> None:
     for path in ("kv_heads", "head_dim", "qk_norm"):  # low-rank projections have their norms
         c.data["model"].pop(path, None)
     if not c.value("qk-layernorm"):
-        text = (
-            "latent queries, keys and values have norms; in Megatron-LM, only with --qk-layernorm"
-        )
-        c.report("differs", "multi-latent-attention", text)
+        here = "latent queries, keys and values have norms"
+        c.differs("multi-latent-attention", here, "only with --qk-layernorm")
     c.set("model.positions", "rotary", "multi-latent-attention")
     for key in ("mscale", "mscale-all-dim"):
         c.value(key)  # without scaling, 1
@@ -273,10 +269,8 @@ def _experts(c: Conversion) -> None:
     if c.number("moe-expert-capacity-factor"):
         c.value("moe-pad-expert-input-to-capacity")
         if c.value("moe-token-drop-policy") == "probs":
-            text = (
-                "an expert drops its last tokens; in Megatron-LM, those of the lowest probability"
-            )
-            c.report("differs", "moe-token-drop-policy", text)
+            here = "an expert drops its last tokens"
+            c.differs("moe-token-drop-policy", here, "those of the lowest probability")
     dispatcher = c.choice("moe-token-dispatcher-type", "allgather", "alltoall", "flex")
     backend = c.value("moe-flex-dispatcher-backend")
     if dispatcher == "flex" and backend == "hybridep":

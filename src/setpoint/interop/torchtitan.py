@@ -85,17 +85,13 @@ def _model(c: Conversion) -> None:
     if "moe" in FLAVORS[name][flavor]:
         moe = FLAVORS[name][flavor]["moe"]
         if moe["router"]["type"] == "softmax_top_k":
-            text = (
-                "experts are not balanced by a bias, which needs a sigmoid; in torchtitan, they are"
-            )
-            c.report("differs", "model.name", text)
+            here = "experts are not balanced by a bias, which needs a sigmoid"
+            c.differs("model.name", here, "they are")
         if not moe.get("first_dense") and moe.get("every", 1) == 1:  # all layers have experts
             c.data["model"].pop("ffn_dim", None)
     if "attention_chunk" in FLAVORS[name][flavor]:
-        text = (
-            "chunks start with each document if documents are isolated; in torchtitan, with the row"
-        )
-        c.report("differs", "model.flavor", text)
+        here = "chunks start with each document if documents are isolated"
+        c.differs("model.flavor", here, "with the row")
     if name in ("llama3", "llama4") and c.given("model.tokenizer_path"):
         c.data["model"].pop("rope_scaling", None)  # of 0.1, which scales no positions
     # In 0.3, which has named configurations, positions are scaled for rows of any length.
@@ -166,9 +162,7 @@ def _replica_groups(c: Conversion) -> int:
     if (groups := c.number(size)) < 1:
         c.wrong(size, "at least 1")
     if c.value(method := "fault_tolerance.semi_sync_method") is not None:
-        c.wrong(
-            method, "null: replica groups average gradients in each step, not weights at intervals"
-        )
+        c.wrong(method, "null: replica groups average the gradients of each step, not weights")
     c.set("parallel.torchft.timeout", c.number(timeout) / 1000, timeout)
     c.set("parallel.torchft.group_size", max(1, groups), size)
     if c.value("training.seed") is None:
@@ -254,11 +248,8 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.type", "muon", "optimizer.name")
         c.set("optimizer.adjust_lr", "match_rms_adamw", "optimizer.name")
         c.data["optimizer"].pop("implementation", None)
-        text = (
-            "projections are orthogonalized whole, and routers use AdamW; in torchtitan, each "
-            "head's "
-        )
-        c.report("differs", "optimizer.name", f"{text}part by itself, and routers have Muon")
+        here = "projections are orthogonalized whole, and routers use AdamW"
+        c.differs("optimizer.name", here, "each head's part by itself, and routers have Muon")
     if is_l2:
         c.set("optimizer.type", "import", "optimizer.name")
         c.set("optimizer.target", "torch.optim.Adam", "optimizer.name")
@@ -323,9 +314,7 @@ def _memory(c: Conversion) -> None:
     if c.value("training.compile") or (c.value("compile.enable") and "model" in parts):
         c.set("compile.backend", c.value("compile.backend"), "compile.enable", "training.compile")
     elif c.value("compile.enable"):
-        c.report(
-            "differs", "compile.components", "the loss is compiled only together with the model"
-        )
+        c.report("differs", "compile.components", "the loss is compiled only with the model")
     recomputes = c.data.get("memory", {}).get("activation_checkpointing", {}).get("type")
     schedule = c.data["parallel"].get("pipelining", {}).get("schedule")
     if recomputes == "operators" and schedule in SPLIT_BACKWARD and "compile" not in c.data:

@@ -363,10 +363,8 @@ def _loop(c: Conversion) -> None:
         keys = ("max_steps_per_epoch", "epochs")
         c.set("duration", [f"{epochs} epochs", f"{epochs * steps} steps"], *keys)
         if epochs > 1:
-            text = (
-                "an epoch continues after the steps; in torchtune, the next one is shuffled again"
-            )
-            c.report("differs", "max_steps_per_epoch", text)
+            here = "an epoch continues after the steps"
+            c.differs("max_steps_per_epoch", here, "the next one is shuffled again")
     elif isinstance(epochs, int):
         c.set("duration", f"{epochs} epochs", "epochs")
     else:

@@ -119,10 +119,7 @@ def convert_model(c: Conversion) -> bool:
     if (dropout := c.number("model.attn_dropout")) > 0:
         c.set("model.attention_dropout", dropout, "model.attn_dropout")
     if family == "gemma2":
-        text = (
-            "torchtune caps attention at 30 and logits at 50; the weights' own caps are 50 and 30"
-        )
-        c.report("differs", key, text)
+        c.differs(key, "attention is capped at 50 and logits at 30, as in the weights", "reversed")
     if family == "phi4":
         text = "torchtune rotates with a base of 10,000; that of the weights' config.json is used"
         c.set("model.rope_base", 250_000.0, key)

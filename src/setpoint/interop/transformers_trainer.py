@@ -121,9 +121,7 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
         if cycles > 1 and total and is_whole:
             _restarts(c, key, rise, (total - rise) // cycles, cycles)
     if unknown := [option for option in options if option not in known]:
-        text = (
-            f"{', '.join(unknown)}: no curve has it; schedule.type = piecewise accepts any phases"
-        )
+        text = f"{', '.join(unknown)}: no curve has it; set schedule.type = piecewise with phases"
         c.report("needs a decision", "lr_scheduler_kwargs", text)
 
 
@@ -161,16 +159,11 @@ def convert_optimizer(c: Conversion, key: str) -> None:
     kind = OPTIMIZERS.get(name) or QUANTIZED[name]
     c.set("optimizer.type", kind, key)
     if name in QUANTIZED:
-        text = (
-            "optimizer state is in the dtype of the weights, in transformers in few bits: a class "
-            "of "
-        )
-        c.report("differs", key, text + "bitsandbytes is optimizer.type = import, by --import")
+        text = "optimizer state is in the dtype of the weights, in transformers in few bits: "
+        text += "a class of bitsandbytes is optimizer.type = import, by --import"
+        c.report("differs", key, text)
     elif kind == "adafactor":
-        text = (
-            "the rate is absolute in transformers (scale_parameter and relative_step off), "
-            "relative in Setpoint"
-        )
+        text = "the rate is relative; in transformers, absolute (scale_parameter off)"
         c.report("differs", key, text)
     decay = c.number("weight_decay") or 0.0
     c.set("optimizer.weight_decay", float(decay), "weight_decay")
@@ -310,9 +303,7 @@ def convert_shards(c: Conversion) -> None:
     if str(reshard).lower() in ("false", "shard_grad_op") or strategy in ("2", "shard_grad_op"):
         c.set("parallel.reshard", False, "fsdp_config", "fsdp")
     if "hybrid" in strategy:
-        text = (
-            "in transformers, each node has all weights: set parallel.shard to its number of GPUs"
-        )
+        text = "each node has all weights there: set parallel.shard to its number of GPUs"
         c.report("needs a decision", "fsdp", text)
     if "no_shard" in strategy:
         c.set("parallel.shard", 1, "fsdp_config", "fsdp")
