@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from math import gcd
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from setpoint.config import (
     ConfigError,
@@ -161,6 +161,7 @@ def tensor_problems(job: Job) -> Iterator[Problem]:
         yield from _undivided(
             ranks, width, "feed-forward dimensions of shared experts", "model.moe.shared_experts"
         )
+    yield from _cut_blocks(job, "tensor")
     tokens = known_vocabulary(job.tokenizer)
     rows = 0 if tokens is None else embedding_rows(model, tokens)
     if rows and rows <= (ranks - 1) * -(-rows // ranks):
@@ -354,7 +355,7 @@ def expert_problems(job: Job) -> Iterator[Problem]:
             also=(field, "parallel.tensor"),
         )
     else:
-        yield from _cut_blocks(job, width)
+        yield from _cut_blocks(job, "expert_tensor")
     local, shards = experts // parallel.expert, parallel.expert_shards
     if local % shards and model.dim % shards:
         yield Problem(
@@ -370,33 +371,38 @@ def expert_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-def _cut_blocks(job: Job, width: int) -> Iterator[Problem]:
-    """Find quantized experts whose blocks would be split between ranks."""
-    model, ranks, adapter = job.model, job.parallel.expert_tensor, job.adapter
+def _cut_blocks(job: Job, field: Literal["tensor", "expert_tensor"]) -> Iterator[Problem]:
+    """Find a quantized matrix whose blocks would be split between the ranks of an axis."""
+    model, adapter, is_expert = job.model, job.adapter, field == "expert_tensor"
+    ranks = job.parallel.expert_tensor if is_expert else job.parallel.degrees["tensor"]
     if ranks == 1 or adapter is None or adapter.quantize is None or not adapter.can_be_searched:
         return
     from setpoint.adapter.targets import quantized_sites, sites_of
     from setpoint.model.parameters import parameters_of
 
     assert isinstance(model, TransformerConfig)
-    quantize = adapter.quantize
+    quantize, found = adapter.quantize, list[tuple[str, int, str, int]]()
     for site in quantized_sites(adapter, sites_of(parameters_of(model, 1))):
-        if site.form != "experts":
+        if (site.form == "experts") != is_expert:
             continue
-        into = site.path.endswith(".down")
-        block = (quantize.columns or 1) if into else quantize.rows
-        if width // ranks % block == 0:
-            continue
-        degrees = [n for n in range(2, ranks) if width % (n * block) == 0]
-        sizes = [n for n in range(2, block, 2) if width // ranks % n == 0]
-        alternative = f"set adapter.quantize.group_size = {sizes[-1]}, or " if sizes else ""
+        # Queries, keys and values are divided by heads, whatever their blocks.
+        if site.path.endswith((".down", ".output")):
+            found.append((site.path, site.inputs, "inputs", quantize.columns or 1))
+        elif site.path.endswith((".gate", ".up")):
+            found.append((site.path, site.outputs, "outputs", quantize.rows))
+    for path, width, noun, block in found:
+        if width % ranks or width // ranks % block == 0:
+            continue  # widths that ranks cannot divide are reported elsewhere
+        degrees = [n for n in range(2, ranks) if all(w % (n * b) == 0 for _, w, _, b in found)]
+        size = gcd(block, width // ranks)
+        alternative = f"set adapter.quantize.group_size = {size}, or " if size % 2 == 0 else ""
+        together = " (with parallel.tensor = {})" if is_expert else ""
         yield Problem(
-            "parallel.expert_tensor",
-            f"gives each of {ranks} ranks {width // ranks} of the {width} "
-            f"{'inputs' if into else 'outputs'} of {site.path}, which splits blocks of {block} "
-            "quantized weights",
-            valid=["1", *(f"{n} (with parallel.tensor = {n})" for n in degrees)],
-            also=("adapter.quantize", "parallel.tensor"),
+            f"parallel.{field}",
+            f"gives each of {ranks} ranks {width // ranks} of the {width} {noun} of {path}, which "
+            f"splits blocks of {block} quantized weights",
+            valid=["1", *(f"{n}{together.format(n)}" for n in degrees)],
+            also=("adapter.quantize", *["parallel.tensor"] * is_expert),
             hint=f"Or {alternative}exclude it with adapter.quantize.exclude.",
         )
         return
