@@ -15,44 +15,14 @@ import pytest
 SOURCE = Path(__file__).resolve().parent.parent / "src"
 
 HEAVY = (
-    "torch",
-    "numpy",
-    "safetensors",
-    "rich",
-    "ruamel",
-    "yaml",
-    "pydantic",
-    "jsonschema",
-    "tyro",
-)
+    "torch", "numpy", "safetensors", "rich", "ruamel", "yaml", "pydantic", "jsonschema", "tyro",
+)  # fmt: skip
 # The standard library has heavy parts as well; each costs a fast command a tenth of its time.
 SLOW = (
-    "argparse",
-    "ast",
-    "asyncio",
-    "concurrent",
-    "ctypes",
-    "dataclasses",
-    "decimal",
-    "difflib",
-    "email",
-    "http",
-    "inspect",
-    "logging",
-    "multiprocessing",
-    "pdb",
-    "pickle",
-    "random",
-    "shutil",
-    "socket",
-    "ssl",
-    "subprocess",
-    "tempfile",
-    "unittest",
-    "uuid",
-    "xml",
-    "zipfile",
-)
+    "argparse", "ast", "asyncio", "concurrent", "ctypes", "dataclasses", "decimal", "difflib",
+    "email", "http", "inspect", "logging", "multiprocessing", "pdb", "pickle", "random", "shutil",
+    "socket", "ssl", "subprocess", "tempfile", "unittest", "uuid", "xml", "zipfile",
+)  # fmt: skip
 # Modules of the packages below that need torch when they are imported, and why.
 NEEDS_TORCH: dict[str, str] = {
     "setpoint.plan.dry_run": "takes the step of training",
@@ -116,13 +86,9 @@ def modules_in(pattern: str) -> list[str]:
 
 def test_imports_are_light() -> None:
     patterns = (
-        "setpoint/__init__.py",
-        "setpoint/config/**/*.py",
-        "setpoint/*/config.py",
-        "setpoint/presets/**/*.py",
-        "setpoint/plan/**/*.py",
-        "setpoint/cli/main.py",
-    )
+        "setpoint/__init__.py", "setpoint/config/**/*.py", "setpoint/*/config.py",
+        "setpoint/presets/**/*.py", "setpoint/plan/**/*.py", "setpoint/cli/main.py",
+    )  # fmt: skip
     modules = [module for pattern in patterns for module in modules_in(pattern)]
     assert run(IMPORT, HEAVY, modules) == {}
 
@@ -130,15 +96,10 @@ def test_imports_are_light() -> None:
 def test_commands_are_light() -> None:
     """Those that have no budget below."""
     lines = (
-        "train --help",
-        "check tiny --optimizer.no_decay_patterns=[norm]",
-        "why optimizer.lr tiny",
-        "list",
-        "schema",
-        "sweep tiny --seed 1,2 --dry-run",
-        "compare tiny",
+        "train --help", "check tiny --optimizer.no_decay_patterns=[norm]", "why optimizer.lr tiny",
+        "list", "schema", "sweep tiny --seed 1,2 --dry-run", "compare tiny",
         "schedule tiny --every 100",
-    )
+    )  # fmt: skip
     assert run(COMMANDS, HEAVY, lines) == {}
 
 

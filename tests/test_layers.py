@@ -27,20 +27,8 @@ LAYERS = (
     {"shapes"},
     {"files"},
     {
-        "model",
-        "data",
-        "optim",
-        "loss",
-        "parallel",
-        "track",
-        "profile",
-        "precision",
-        "memory",
-        "compile",
-        "resilience",
-        "adapter",
-        "cluster",
-        "report",
+        "model", "data", "optim", "loss", "parallel", "track", "profile", "precision", "memory",
+        "compile", "resilience", "adapter", "cluster", "report",
     },
     {"checkpoint"},
     {"train", "infer"},
@@ -52,26 +40,15 @@ LAYERS = (
     {"interop"},
     {"api"},
     {"cli"},
-)
+)  # fmt: skip
 RANK = {package: rank for rank, layer in enumerate(LAYERS) for package in layer}
 
 # The packages of the kernel, each of which uses only those before it. What stands beside them puts
 # them together.
 KERNEL = (
-    "words",
-    "values",
-    "files",
-    "types",
-    "schema",
-    "migrations",
-    "draft",
-    "component_sections",
-    "layers",
-    "resolving",
-    "record",
-    "other_names",
-    "composition",
-)
+    "words", "values", "files", "types", "schema", "migrations", "draft", "component_sections",
+    "layers", "resolving", "record", "other_names", "composition",
+)  # fmt: skip
 
 # The kernel and its clients, in which no function hides an import of our own from a reader, but for
 # the readers and writers of formats, each of which brings a parser, and what few compositions need.
@@ -381,14 +358,9 @@ class H:
 """
     found = {(i.module, i.at_start) for i in imports_of(ast.parse(text), "setpoint.b")}
     assert found == {
-        ("os", True),
-        ("typing.TYPE_CHECKING", True),
-        ("setpoint.b.c.D", False),
-        ("setpoint.e.F", True),
-        ("setpoint.g", True),
-        ("i", True),
-        ("setpoint.b.k", False),
-    }
+        ("os", True), ("typing.TYPE_CHECKING", True), ("setpoint.b.c.D", False),
+        ("setpoint.e.F", True), ("setpoint.g", True), ("i", True), ("setpoint.b.k", False),
+    }  # fmt: skip
 
 
 def test_circles_are_found() -> None:

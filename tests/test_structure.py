@@ -88,13 +88,8 @@ def documented_above(
 
 # Errors that a user can meet; who raises one says when.
 ERRORS = (
-    "SetpointError",
-    "RunError",
-    "Invalid",
-    "ConfigError",
-    "DeclarationError",
-    "UserCodeError",
-)
+    "SetpointError", "RunError", "Invalid", "ConfigError", "DeclarationError", "UserCodeError",
+)  # fmt: skip
 
 
 def refuses_arguments(file: SourceFile, node: Function) -> bool:

@@ -127,12 +127,8 @@ def _chz_plain(config: Any) -> Any:
 
 
 SIDES = {
-    "setpoint": setpoint,
-    "pydantic-settings": pydantic,
-    "tyro": tyro,
-    "Hydra": hydra,
-    "chz": chz,
-}
+    "setpoint": setpoint, "pydantic-settings": pydantic, "tyro": tyro, "Hydra": hydra, "chz": chz,
+}  # fmt: skip
 
 if __name__ == "__main__":
     SIDES[sys.argv[1]](sys.argv[2], sys.argv[3:])

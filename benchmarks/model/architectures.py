@@ -29,16 +29,12 @@ class Sides(NamedTuple):
 
 def _common(shape: Shape) -> dict[str, Any]:
     return {
-        "vocab_size": shape.vocab_size,
-        "hidden_size": shape.dim,
-        "intermediate_size": shape.ffn_dim,
-        "num_hidden_layers": shape.layers,
-        "num_attention_heads": shape.heads,
-        "num_key_value_heads": shape.kv_heads,
-        "head_dim": shape.head_dim,
-        "max_position_embeddings": shape.length,
+        "vocab_size": shape.vocab_size, "hidden_size": shape.dim,
+        "intermediate_size": shape.ffn_dim, "num_hidden_layers": shape.layers,
+        "num_attention_heads": shape.heads, "num_key_value_heads": shape.kv_heads,
+        "head_dim": shape.head_dim, "max_position_embeddings": shape.length,
         "tie_word_embeddings": True,
-    }
+    }  # fmt: skip
 
 
 def _llama(shape: Shape) -> tuple[Any, nn.Module]:

@@ -55,15 +55,10 @@ class Run(NamedTuple):
 
 
 BASE = (
-    "parallel.device=cuda",
-    "evaluation=null",
-    "loss=cross_entropy",
-    "memory.activation_checkpointing=null",
-    "precision.params=bf16",
-    "precision.compute=bf16",
-    "precision.master=fp32",
-    "duration=100 steps",
-)
+    "parallel.device=cuda", "evaluation=null", "loss=cross_entropy",
+    "memory.activation_checkpointing=null", "precision.params=bf16", "precision.compute=bf16",
+    "precision.master=fp32", "duration=100 steps",
+)  # fmt: skip
 SELECTIVE = (
     "memory.activation_checkpointing.type=operators",
     "memory.activation_checkpointing.matmul_every=2",

@@ -38,15 +38,10 @@ MODELS: dict[str, tuple[str, ...]] = {
     "dust": ("model.dim=16", "model.layers=1", "model.heads=2", "batch.sequence_length=16"),
 }
 FIXED = (
-    "checkpoint.every=never",
-    "evaluation=null",
-    "optimizer.clip_norm=1.0",
-    "schedule=none",
-    "parallel.device=cpu",
-    "batch.accumulation=1",
-    "precision.compute=fp32",
+    "checkpoint.every=never", "evaluation=null", "optimizer.clip_norm=1.0", "schedule=none",
+    "parallel.device=cpu", "batch.accumulation=1", "precision.compute=fp32",
     "duration=100000 steps",
-)
+)  # fmt: skip
 DATA = "data.sources=[{type: random, documents: 400, length: 4000, alphabet: 64}]"
 
 

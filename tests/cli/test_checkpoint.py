@@ -244,18 +244,11 @@ def test_what_holds_no_checkpoints_is_refused(cli: CommandLine, run: Path) -> No
     said = [
         cli.refused(f"checkpoint {words}")
         for words in (
-            "list small.toml",
-            "list nothing",
-            "list .",
-            "list rum",
-            "list run/checkpoints/bset",
-            "diff run s3://bucket/run",
-            "verify run/checkpoints/step-00000900",
-            "verify run --checkpoint.keep 3",
-            "list",
-            "verfy run",
+            "list small.toml", "list nothing", "list .", "list rum", "list run/checkpoints/bset",
+            "diff run s3://bucket/run", "verify run/checkpoints/step-00000900",
+            "verify run --checkpoint.keep 3", "list", "verfy run",
         )
-    ]
+    ]  # fmt: skip
     compare("cli/checkpoint_wrong", "\n".join(said))
 
 

@@ -35,26 +35,14 @@ def test_underscores_are_hyphens_in_options(cli: CommandLine) -> None:
 
 def test_arguments_that_do_not_fit(transcript: Callable[[list[str]], str]) -> None:
     lines = [
-        "train",
-        "check --seed small.toml",
-        "diff small.toml",
-        "diff",
-        "why",
-        "completion",
-        "check small.toml tiny",
-        "check small.toml --seed 3 tiny",
-        "list presets zebra extra",
-        "list fields model zebra",
-        "check small.toml --with",
-        "check small.toml --with --file x.toml",
-        "check small.toml --json=yes",
-        "check small.toml --world-size 2 --world-size 3",
-        "check small.toml --world-size many",
-        "check small.toml --world-size 0",
-        "show small.toml --format xml",
-        "completion csh",
+        "train", "check --seed small.toml", "diff small.toml", "diff", "why", "completion",
+        "check small.toml tiny", "check small.toml --seed 3 tiny", "list presets zebra extra",
+        "list fields model zebra", "check small.toml --with",
+        "check small.toml --with --file x.toml", "check small.toml --json=yes",
+        "check small.toml --world-size 2 --world-size 3", "check small.toml --world-size many",
+        "check small.toml --world-size 0", "show small.toml --format xml", "completion csh",
         "completion bsh",
-    ]
+    ]  # fmt: skip
     compare("cli/arguments", transcript(lines))
 
 

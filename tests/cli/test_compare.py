@@ -124,23 +124,14 @@ def test_runs_are_plotted(runs: CommandLine) -> None:
 def test_wrong_comparisons_are_refused(runs: CommandLine) -> None:
     runs.file("runs/empty/nothing.txt", "")
     lines = [
-        "compare",
-        "compare nowhere",
-        "compare runs/nowhere",
-        "compare runs/empty",
-        "compare runs --metric train.los",
-        "compare runs --metric a.b.c",
-        "compare runs --sort los",
-        "compare runs --reverse",
-        "compare runs --csv --chart",
-        "compare runs --x lr",
-        "compare runs --x nothing --chart",
-        "compare runs --x model.dim --chart",
-        "compare runs --x optimizer.lrr --chart",
-        "compare small.toml --chart",
-        "compare runs --plot out.pdf",
+        "compare", "compare nowhere", "compare runs/nowhere", "compare runs/empty",
+        "compare runs --metric train.los", "compare runs --metric a.b.c",
+        "compare runs --sort los", "compare runs --reverse", "compare runs --csv --chart",
+        "compare runs --x lr", "compare runs --x nothing --chart",
+        "compare runs --x model.dim --chart", "compare runs --x optimizer.lrr --chart",
+        "compare small.toml --chart", "compare runs --plot out.pdf",
         "compare runs --optimizer.lr 3",
-    ]
+    ]  # fmt: skip
     compare("cli/compare_wrong", "\n".join(f"$ {line}\n{runs.refused(line)}" for line in lines))
 
 

@@ -51,18 +51,10 @@ def test_folders_that_are_no_models_are_refused(cli: CommandLine) -> None:
     change_config(cli.folder / "mamba", model_type="mamba")
     cli.file("runs/.keep", "")
     lines = [
-        "import",
-        "import llama llama",
-        "import lama",
-        "import mamba",
-        "import small.toml",
-        "import runs/nothing",
-        "import llama --output runs",
-        "import llama --output small.toml",
-        "check llama",
-        "import llama --model.dim 3",
-        "import llama --ouput x",
-    ]
+        "import", "import llama llama", "import lama", "import mamba", "import small.toml",
+        "import runs/nothing", "import llama --output runs", "import llama --output small.toml",
+        "check llama", "import llama --model.dim 3", "import llama --ouput x",
+    ]  # fmt: skip
     text = "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
     compare("cli/import_refused", text)
 

@@ -99,18 +99,12 @@ def test_wrong_inference_jobs_are_refused(cli: CommandLine, run: str) -> None:
     cli.file("idle.toml", f'[weights]\npath = "{run}"\n')
     cli.file("other.toml", JOB.format(run="runs/none"))
     lines = [
-        "infer",
-        "infer small.toml",
-        "infer idle.toml",
-        "infer other.toml",
+        "infer", "infer small.toml", "infer idle.toml", "infer other.toml",
         "infer job.toml --model.dim 64 --tokenizer.type huggingface",
-        "infer job.toml --weights.checkpoint 7",
-        "infer job.toml --generation.top_k 5",
-        "infer job.toml --optimizer.lr 1e-3",
-        "check job.toml --batch.sequence_length 99",
-        "generate job.toml",
-        "train job.toml",
-    ]
+        "infer job.toml --weights.checkpoint 7", "infer job.toml --generation.top_k 5",
+        "infer job.toml --optimizer.lr 1e-3", "check job.toml --batch.sequence_length 99",
+        "generate job.toml", "train job.toml",
+    ]  # fmt: skip
     text = "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
     compare("cli/infer_wrong", text.replace(run, "RUN"))
 

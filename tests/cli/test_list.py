@@ -52,13 +52,9 @@ def _variants(row: dict[str, Any]) -> list[str]:
 
 def test_unknown_lists_are_refused(cli: CommandLine) -> None:
     lines = [
-        "list preset",
-        "list nothing",
-        "list fields optimiser",
-        "list fields optimzer.lr",
-        "list presets zebra",
-        "list fields zebra",
-    ]
+        "list preset", "list nothing", "list fields optimiser", "list fields optimzer.lr",
+        "list presets zebra", "list fields zebra",
+    ]  # fmt: skip
     compare("cli/list_wrong", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
 
 

@@ -280,13 +280,9 @@ def test_commands_that_read_runs_import_no_torch(cli: CommandLine) -> None:
     make(cli.folder / "run" / "checkpoints", [2.5])
     directory(cli.folder / "llama")
     lines = {
-        "checkpoint list run": 0,
-        "checkpoint verify run": 0,
-        "runs list .": 0,
-        "import llama": 0,
-        "generate run --prompt \udce9": 2,
-        "evaluate run": 2,
-    }
+        "checkpoint list run": 0, "checkpoint verify run": 0, "runs list .": 0, "import llama": 0,
+        "generate run --prompt \udce9": 2, "evaluate run": 2,
+    }  # fmt: skip
     program = (
         "import json, sys; from setpoint.cli.main import main\n"
         "found = {line: main(line.split()) for line in json.loads(sys.argv[1])}\n"

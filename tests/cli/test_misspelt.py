@@ -12,20 +12,13 @@ def test_misspelt_options_are_answered_with_the_nearest(
     transcript: Callable[[list[str]], str],
 ) -> None:
     lines = [
-        "check small.toml --jsn",
-        "check small.toml --wrld-size 4",
-        "check small.toml --world_sizes=4",
-        "check small.toml --wiht smoke",
-        "train small.toml --hlep",
-        "train small.toml --json",
-        "check small.toml --verbose",
-        "check small.toml --no-model.tie_embeddings --no-colour",
-        "list --foo",
-        "list fields --josn",
-        "check small.toml --nproc 2",
-        "show small.toml --nproc_per_node=2",
+        "check small.toml --jsn", "check small.toml --wrld-size 4",
+        "check small.toml --world_sizes=4", "check small.toml --wiht smoke",
+        "train small.toml --hlep", "train small.toml --json", "check small.toml --verbose",
+        "check small.toml --no-model.tie_embeddings --no-colour", "list --foo",
+        "list fields --josn", "check small.toml --nproc 2", "show small.toml --nproc_per_node=2",
         "train small.toml --nproc-per-node 2",
-    ]
+    ]  # fmt: skip
     compare("cli/misspelt_options", transcript(lines))
 
 

@@ -122,18 +122,12 @@ def test_wrong_revisions_and_files_are_refused(cli: CommandLine, git: Repository
                 "fails.py": "def f():\n    raise ValueError('no luck')\n",
                 "lost.toml": "extends = '../../outside.toml'\n"})  # fmt: skip
     lines = [
-        "show nosuch:small.toml",
-        "show feature/warmup:small.toml",
-        "show HEAD:smal.toml",
-        "show HEAD:first.toml",
-        "diff HEAD:bad.toml small.toml",
-        "diff HEAD:broken.toml small.toml",
-        "diff HEAD:lost.toml small.toml",
-        "diff HEAD:fails:f small.toml",
-        "show --output=x:small.toml",
-        "show HEAD:tinny",
+        "show nosuch:small.toml", "show feature/warmup:small.toml", "show HEAD:smal.toml",
+        "show HEAD:first.toml", "diff HEAD:bad.toml small.toml",
+        "diff HEAD:broken.toml small.toml", "diff HEAD:lost.toml small.toml",
+        "diff HEAD:fails:f small.toml", "show --output=x:small.toml", "show HEAD:tinny",
         "show HEAD:own.py",
-    ]
+    ]  # fmt: skip
     told: list[str] = []
     for line in lines:
         text = re.sub(r"commit [0-9a-f]{7}", "commit COMMIT", cli.refused(line))

@@ -58,13 +58,9 @@ def test_a_plot_is_written_to_a_file(cli: CommandLine) -> None:
 def test_a_schedule_has_a_json_form(cli: CommandLine) -> None:
     (curve,) = json.loads(cli.ok("schedule small.toml --json"))["curves"]
     assert {key: curve[key] for key in ("source", "type", "lr", "length", "unit", "notes")} == {
-        "source": "small.toml",
-        "type": "cosine",
-        "lr": 0.01,
-        "length": "10 steps",
-        "unit": "steps",
+        "source": "small.toml", "type": "cosine", "lr": 0.01, "length": "10 steps", "unit": "steps",
         "notes": [],
-    }
+    }  # fmt: skip
     factor = resolve(Cosine(horizon=10)).build()
     expected = [
         {"step": s, "at": s, "factor": factor(s), "lr": 0.01 * factor(s)} for s in range(10)

@@ -116,15 +116,10 @@ def test_files_begin_with_a_header_for_editors(cli: CommandLine) -> None:
 
 def test_wrong_schemas_are_refused(cli: CommandLine) -> None:
     lines = [
-        "schema --output nosuch/s.json",
-        "schema --output .",
-        "schema --optimizer.lr 1",
-        "schema --outptu s.json",
-        "schema tiny",
-        "show tiny --schema s.json --format python",
-        "show tiny --schema s.json --origins --json",
-        "show tiny --schema ''",
-    ]
+        "schema --output nosuch/s.json", "schema --output .", "schema --optimizer.lr 1",
+        "schema --outptu s.json", "schema tiny", "show tiny --schema s.json --format python",
+        "show tiny --schema s.json --origins --json", "show tiny --schema ''",
+    ]  # fmt: skip
     told: list[str] = []
     for line in lines:
         answer = cli(line)

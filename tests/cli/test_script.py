@@ -130,17 +130,10 @@ def test_a_script_of_ones_own(script: Call, tmp_path: Path) -> None:
         return done.returncode, done.stdout, done.stderr
 
     lines = [
-        "",
-        "quick --optimizer adam --optimizer.lr 1e-3",
-        "check quick",
-        "show quick --origins",
-        "why optimizer.lr quick",
-        "diff quick quick --optimizer adam",
-        "list",
-        "list fields optimizer",
-        "--help",
-        "show --help",
-    ]
+        "", "quick --optimizer adam --optimizer.lr 1e-3", "check quick", "show quick --origins",
+        "why optimizer.lr quick", "diff quick quick --optimizer adam", "list",
+        "list fields optimizer", "--help", "show --help",
+    ]  # fmt: skip
     shown: list[str] = []
     for line in lines:
         status, out, err = (unforked if line == "list" else script)(line)
@@ -151,19 +144,10 @@ def test_a_script_of_ones_own(script: Call, tmp_path: Path) -> None:
 
 def test_mistakes_are_told_in_words(script: Call) -> None:
     lines = [
-        "--optimizer.lrr 3 --steps 7.5 --stepz 1",
-        "chekc",
-        "chekc quick",
-        "quikc",
-        "quick extra",
-        "--steps",
-        "check --world-size 3",
-        "why quick",
-        "why optimiser.lr",
-        "list fields optimiser",
-        "missing.toml",
-        "--wiht x",
-    ]
+        "--optimizer.lrr 3 --steps 7.5 --stepz 1", "chekc", "chekc quick", "quikc", "quick extra",
+        "--steps", "check --world-size 3", "why quick", "why optimiser.lr",
+        "list fields optimiser", "missing.toml", "--wiht x",
+    ]  # fmt: skip
     shown: list[str] = []
     for line in lines:
         status, out, err = script(line)

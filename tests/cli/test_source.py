@@ -114,14 +114,10 @@ def test_folders_and_other_files_are_refused(
     (cli.folder / "folder.toml").mkdir()
     cli.file("notes.txt", "hello")
     lines = [
-        "train folder",
-        "train .",
-        "train folder.toml",
-        "train notes.txt",
-        "check small.toml --file folder.toml",
-        "check small.toml --file notes.txt",
+        "train folder", "train .", "train folder.toml", "train notes.txt",
+        "check small.toml --file folder.toml", "check small.toml --file notes.txt",
         "check small.toml --file ''",
-    ]
+    ]  # fmt: skip
     compare("cli/no_file", transcript(lines))
 
 

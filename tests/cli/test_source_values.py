@@ -12,31 +12,16 @@ Transcript = Callable[[list[str]], str]
 
 def test_unknown_names_are_answered_with_the_nearest(transcript: Transcript) -> None:
     lines = [
-        "train tinny",
-        "train ''",
-        "train no/such/run",
-        "train nosuch.toml",
-        "train smal.toml",
-        "train small.txt",
-        "check small.toml --with smok",
-        "check small.toml --with 'smoke(step=3)'",
-        "check small.toml --with 'smoke(steps=x)'",
-        "check small.toml --with 'smoke(steps=3'",
-        "check small.toml --with 'smoke(3)'",
-        "check small.toml --with ''",
-        "check small.toml --file nosuch.yaml",
-        "check small.toml --optimizer adam",
-        "check small.toml --optimizer.type adam",
-        "check small.toml --schedule linaer",
-        "check small.toml --data.sources.0 txt",
-        "check small.toml --data.sources.0.type txt",
-        "check small.toml --precision fp8",
-        "check zzz_absent:job",
-        "check own:smal",
-        "check own:not_a_job",
-        "check own:",
-        "check :",
-    ]
+        "train tinny", "train ''", "train no/such/run", "train nosuch.toml", "train smal.toml",
+        "train small.txt", "check small.toml --with smok",
+        "check small.toml --with 'smoke(step=3)'", "check small.toml --with 'smoke(steps=x)'",
+        "check small.toml --with 'smoke(steps=3'", "check small.toml --with 'smoke(3)'",
+        "check small.toml --with ''", "check small.toml --file nosuch.yaml",
+        "check small.toml --optimizer adam", "check small.toml --optimizer.type adam",
+        "check small.toml --schedule linaer", "check small.toml --data.sources.0 txt",
+        "check small.toml --data.sources.0.type txt", "check small.toml --precision fp8",
+        "check zzz_absent:job", "check own:smal", "check own:not_a_job", "check own:", "check :",
+    ]  # fmt: skip
     compare("cli/unknown_names", transcript(lines))
 
 

@@ -62,19 +62,12 @@ def test_keys_of_the_user_area_are_explained(cli: CommandLine) -> None:
 
 def test_paths_that_lead_nowhere(cli: CommandLine) -> None:
     lines = [
-        "why optimizer.lrr small.toml",
-        "why lr small.toml",
-        "why small.toml optimiser.lr",
-        "why sequence_length small.toml",
-        "why model.dim.x small.toml",
-        "why schedule.floor small.toml --schedule constant",
-        "why data.sources.3 small.toml",
-        "why small.toml",
-        "why tiny",
-        "why tinny optimizer.lr",
-        "why optimizer.lr tinny",
+        "why optimizer.lrr small.toml", "why lr small.toml", "why small.toml optimiser.lr",
+        "why sequence_length small.toml", "why model.dim.x small.toml",
+        "why schedule.floor small.toml --schedule constant", "why data.sources.3 small.toml",
+        "why small.toml", "why tiny", "why tinny optimizer.lr", "why optimizer.lr tinny",
         "why '' small.toml",
-    ]
+    ]  # fmt: skip
     compare("cli/why_nowhere", "\n".join(f"$ {line}\n{cli.refused(line)}" for line in lines))
 
 

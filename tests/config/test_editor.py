@@ -232,19 +232,10 @@ def test_every_layer_edits_alike(layer: str, tmp_path: Path) -> None:
 
 
 MISTAKES = [
-    "sizes.append=x",
-    "sizes.insert.9=1",
-    "sizes.insert=1",
-    "sizes.remove=5",
-    "sizes.add=1",
-    "pair.append=1",
-    "probes.append={size=0}",
-    "probes.aa.size=1",
-    "probes.remove=c",
-    "labels.remove=z",
-    "grid.7.append=1",
-    "words.remove=x",
-]
+    "sizes.append=x", "sizes.insert.9=1", "sizes.insert=1", "sizes.remove=5", "sizes.add=1",
+    "pair.append=1", "probes.append={size=0}", "probes.aa.size=1", "probes.remove=c",
+    "labels.remove=z", "grid.7.append=1", "words.remove=x",
+]  # fmt: skip
 
 
 def test_wrong_edits_are_explained() -> None:

@@ -111,19 +111,12 @@ CREDENTIALS = [
     "sk-proj-" + "aB3" * 10,
 ]
 HARMLESS = [
-    "use_cls_token",
-    "https://host/?max_tokens=3&tokens=4&signatures=2&design=1",
-    "git@github.com:a/b.git",
-    "ssh://git@host/x",
-    "https://host:8080/a@b",
-    "s3://bucket/a:b@c",
-    "file:///a:b@c",
-    "https://me:***@host",
-    "hf_internal_testing_tiny_random_llama_for_causal_lm",
-    "hf-internal-testing/tiny-random-LlamaForCausalLM",
-    "sk-learn-baseline-with-many-words",
+    "use_cls_token", "https://host/?max_tokens=3&tokens=4&signatures=2&design=1",
+    "git@github.com:a/b.git", "ssh://git@host/x", "https://host:8080/a@b", "s3://bucket/a:b@c",
+    "file:///a:b@c", "https://me:***@host", "hf_internal_testing_tiny_random_llama_for_causal_lm",
+    "hf-internal-testing/tiny-random-LlamaForCausalLM", "sk-learn-baseline-with-many-words",
     "x = {a: 1}; y = 2",
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("text", CREDENTIALS)

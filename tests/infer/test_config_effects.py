@@ -246,15 +246,8 @@ ELSEWHERE = {
 # What of the model each rank holds: tests/infer/test_distributed.py has those of inference, and
 # refuses what concerns training alone; tests/train and tests/parallel have the rest.
 LAYOUT = (
-    "Parallel",
-    "Pipelining",
-    "Sharding",
-    "TorchFT",
-    "DeepEP",
-    "DeepSpeed",
-    "AllToAll",
-    "Torch",
-)
+    "Parallel", "Pipelining", "Sharding", "TorchFT", "DeepEP", "DeepSpeed", "AllToAll", "Torch",
+)  # fmt: skip
 # The fields of what training has as well are seen there, in tests/train/test_config_effects.py.
 OURS = ("setpoint.infer.", "setpoint.parallel.")
 

@@ -376,12 +376,8 @@ def test_no_foreign_name_is_one_of_ours() -> None:
 
 def test_foreign_names_in_words() -> None:
     flags = [
-        "--per_device_train_batch_size=4",
-        "--gradient-accumulation-steps=2",
-        "--learning_rate=1e-3",
-        "--batch_size=8",
-        "--training.seq_len=64",
-        "--model.n_embd=64",
+        "--per_device_train_batch_size=4", "--gradient-accumulation-steps=2",
+        "--learning_rate=1e-3", "--batch_size=8", "--training.seq_len=64", "--model.n_embd=64",
         "--num_train_epochs=3",
-    ]
+    ]  # fmt: skip
     compare("train/foreign_names", message(*flags))

@@ -147,12 +147,9 @@ def test_a_copy_computes_with_its_own_parameters() -> None:
 def test_models_of_transformers(policy: str) -> None:
     transformers = pytest.importorskip("transformers")
     sizes = {
-        "hidden_size": 16,
-        "intermediate_size": 32,
-        "num_hidden_layers": 4,
-        "num_attention_heads": 4,
-        "num_key_value_heads": 2,
-    }
+        "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 4,
+        "num_attention_heads": 4, "num_key_value_heads": 2,
+    }  # fmt: skip
     keys = transformers.AutoConfig.for_model("llama", vocab_size=VOCAB, **sizes)
     keys.bos_token_id = keys.eos_token_id = None
 

@@ -10,14 +10,9 @@ VOCAB = 37
 
 def small_config(**changes) -> TransformerConfig:
     fields = {
-        "dim": 24,
-        "layers": 2,
-        "heads": 6,
-        "kv_heads": 2,
-        "ffn_dim": 40,
-        "max_sequence_length": 64,
+        "dim": 24, "layers": 2, "heads": 6, "kv_heads": 2, "ffn_dim": 40, "max_sequence_length": 64,
         "init_std": 0.2,
-    }
+    }  # fmt: skip
     if changes.get("mla") is not None:
         del fields["kv_heads"]  # latent attention has none
     return resolve(TransformerConfig(**{**fields, **changes}))

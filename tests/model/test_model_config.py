@@ -100,11 +100,7 @@ DEAD = {
         "model.sliding_window=8",
     ],
     "grouped queries beside latents": [
-        MLA,
-        "model.kv_heads=2",
-        "model.head_dim=8",
-        "model.qk_norm=true",
-        "model.qkv_bias=true",
+        MLA, "model.kv_heads=2", "model.head_dim=8", "model.qk_norm=true", "model.qkv_bias=true",
         "model.merge_qkv=true",
     ],
     "base head beside a scale": [
@@ -112,7 +108,7 @@ DEAD = {
         "model.attention_scale=0.1",
     ],
     "rounding beside a size": ["model.vocab_size=300", "model.vocab_multiple_of=64"],
-}
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(("name", "cases"), [("refused", REFUSED), ("without_effect", DEAD)])

@@ -41,19 +41,13 @@ def test_parameter_names_and_shapes():
     # Checkpoints and initialization hang on these names.
     model = small_model(layers=1)
     assert {name: tuple(p.shape) for name, p in model.named_parameters()} == {
-        "embedding.weight": (VOCAB, 24),
-        "layers.0.attention_norm.weight": (24,),
-        "layers.0.attention.query.weight": (24, 24),
-        "layers.0.attention.key.weight": (8, 24),
-        "layers.0.attention.value.weight": (8, 24),
-        "layers.0.attention.output.weight": (24, 24),
-        "layers.0.feed_forward_norm.weight": (24,),
-        "layers.0.feed_forward.gate.weight": (40, 24),
-        "layers.0.feed_forward.up.weight": (40, 24),
-        "layers.0.feed_forward.down.weight": (24, 40),
-        "norm.weight": (24,),
-        "output.weight": (VOCAB, 24),
-    }
+        "embedding.weight": (VOCAB, 24), "layers.0.attention_norm.weight": (24,),
+        "layers.0.attention.query.weight": (24, 24), "layers.0.attention.key.weight": (8, 24),
+        "layers.0.attention.value.weight": (8, 24), "layers.0.attention.output.weight": (24, 24),
+        "layers.0.feed_forward_norm.weight": (24,), "layers.0.feed_forward.gate.weight": (40, 24),
+        "layers.0.feed_forward.up.weight": (40, 24), "layers.0.feed_forward.down.weight": (24, 40),
+        "norm.weight": (24,), "output.weight": (VOCAB, 24),
+    }  # fmt: skip
     assert list(model.buffers()) == []
 
 

@@ -117,13 +117,9 @@ def test_patterns_that_match_nothing():
     assert found["groups.0.pattern"].hint == "Did you mean embedding?"
     # Layers are alike: one of them is named.
     assert found["groups.0.pattern"].valid == (
-        "embedding.weight",
-        "layers.0.norm.weight",
-        "layers.0.up.weight",
-        "layers.0.up.bias",
-        "scale",
-        "output.weight",
-    )
+        "embedding.weight", "layers.0.norm.weight", "layers.0.up.weight", "layers.0.up.bias",
+        "scale", "output.weight",
+    )  # fmt: skip
 
 
 def test_a_group_that_others_leave_nothing_to():

@@ -228,14 +228,10 @@ NOT_FOR |= dict.fromkeys(REPLICATED, "shard=1")  # nothing is sharded
 # What rounds more than fp32 does. Muon orthogonalizes in bf16, where the last bit of a sum may
 # decide how a number is rounded; of the others much is in bf16, and fp64 would decide nothing.
 LOOSE = {
-    "weights in bf16 with masters": 2e-2,
-    "gradients summed in fp32": 2e-2,
-    "computed in bf16": 5e-2,
-    "replicated parameters in bf16": 2e-2,
-    "replicated parameters with masters": 2e-2,
-    "compiled by aot_eager": 5e-2,
-    "muon": 5e-3,
-}
+    "weights in bf16 with masters": 2e-2, "gradients summed in fp32": 2e-2,
+    "computed in bf16": 5e-2, "replicated parameters in bf16": 2e-2,
+    "replicated parameters with masters": 2e-2, "compiled by aot_eager": 5e-2, "muon": 5e-3,
+}  # fmt: skip
 LOOSE |= {"divided experts, two, muon": LOOSE["muon"]}
 LOOSE |= {f"divided experts, {name}": rtol for name, rtol in LOOSE.items()}
 # What FSDP2 refuses.

@@ -40,18 +40,10 @@ def state() -> dict[str, Any]:
 
 
 DETERMINISTIC = {
-    "algorithms": True,
-    "only warns": False,
-    "cudnn.deterministic": True,
-    "cudnn.benchmark": False,
-    "cudnn.allow_tf32": False,
-    "matmul.allow_tf32": False,
-    "float32 products": "highest",
-    "bf16 sums": False,
-    "fp16 sums": False,
-    "fills": True,
-    "workspace": ":4096:8",
-}
+    "algorithms": True, "only warns": False, "cudnn.deterministic": True, "cudnn.benchmark": False,
+    "cudnn.allow_tf32": False, "matmul.allow_tf32": False, "float32 products": "highest",
+    "bf16 sums": False, "fp16 sums": False, "fills": True, "workspace": ":4096:8",
+}  # fmt: skip
 
 
 def test_it_sets_all_and_takes_all_back(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -193,12 +193,9 @@ def weights_of(parts: Any) -> dict[str, Tensor]:
 
 
 PARTS = {
-    "equal": equal,
-    "offload": offload,
-    "resumed": resumed,
-    "loaded": loaded,
+    "equal": equal, "offload": offload, "resumed": resumed, "loaded": loaded,
     "not_finite": not_finite,
-}
+}  # fmt: skip
 
 
 def one_rank(rank: int, store: str) -> None:

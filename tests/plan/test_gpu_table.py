@@ -10,18 +10,12 @@ from setpoint.plan.gpus import CALL, Links, RankGroup, gpu_named, gpu_table, gro
 from setpoint.track.accelerators import GPUS, peak_of
 
 DRIVER = {
-    "h100": "NVIDIA H100 80GB HBM3",
-    "h200": "NVIDIA H200",
-    "b200": "NVIDIA B200",
-    "gb200": "NVIDIA GB200",
-    "a100": "NVIDIA A100-SXM4-80GB",
-    "a100-40gb": "NVIDIA A100-SXM4-40GB",
-    "a100-pcie": "NVIDIA A100 80GB PCIe",
-    "l40s": "NVIDIA L40S",
-    "rtx4090": "NVIDIA GeForce RTX 4090",
-    "v100": "Tesla V100-SXM2-32GB",
+    "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "b200": "NVIDIA B200",
+    "gb200": "NVIDIA GB200", "a100": "NVIDIA A100-SXM4-80GB", "a100-40gb": "NVIDIA A100-SXM4-40GB",
+    "a100-pcie": "NVIDIA A100 80GB PCIe", "l40s": "NVIDIA L40S",
+    "rtx4090": "NVIDIA GeForce RTX 4090", "v100": "Tesla V100-SXM2-32GB",
     "mi300x": "AMD Instinct MI300X",
-}
+}  # fmt: skip
 DEGREES = {"pipeline": 2, "replicate": 1, "shard": 4, "ring": 1, "ulysses": 1, "tensor": 4}
 
 

@@ -97,17 +97,9 @@ def test_a_call_is_the_table(call: str, table: dict[str, object]) -> None:
 
 
 WRONG = [
-    "uniform",
-    "uniform(1, 2, 3)",
-    "uniform(2, 1)",
-    "uniform(a, 2)",
-    "log_uniform(0, 1)",
-    "integer(1, 2, step=0)",
-    "integer(1, 2, pace=1)",
-    "choice()",
-    "normal(0, 1)",
-    "uniform(0, 1",
-]
+    "uniform", "uniform(1, 2, 3)", "uniform(2, 1)", "uniform(a, 2)", "log_uniform(0, 1)",
+    "integer(1, 2, step=0)", "integer(1, 2, pace=1)", "choice()", "normal(0, 1)", "uniform(0, 1",
+]  # fmt: skip
 
 
 def test_what_is_wrong_is_said() -> None:

@@ -49,14 +49,10 @@ def test_each_step_is_waited_for_with_replica_groups(
 
 
 OPTIMIZERS = {
-    "adamw": (),
-    "sgd": ("optimizer.momentum=0.9",),
-    "lion": (),
-    "muon": (),
+    "adamw": (), "sgd": ("optimizer.momentum=0.9",), "lion": (), "muon": (),
     "schedule_free_adamw": (),
-    "anyprecision_adamw": ("precision.params=bf16", "precision.compute=bf16"),
-    "adafactor": (),
-}
+    "anyprecision_adamw": ("precision.params=bf16", "precision.compute=bf16"), "adafactor": (),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(

@@ -99,13 +99,8 @@ def test_blocks(tmp_path: Path, kind: int) -> None:
 
 def test_metadata_and_plain_tensors(tmp_path: Path) -> None:
     metadata = {
-        "a": 7,
-        "b": "ä",
-        "c": [1.5, 2.5],
-        "d": ["x", "yz"],
-        "general.alignment": 32,
-        "e": True,
-    }
+        "a": 7, "b": "ä", "c": [1.5, 2.5], "d": ["x", "yz"], "general.alignment": 32, "e": True,
+    }  # fmt: skip
     tensors = {
         str(dtype): torch.arange(6, dtype=dtype).view(2, 3)
         for dtype in (torch.float32, torch.float16, torch.bfloat16)

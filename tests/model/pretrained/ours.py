@@ -12,13 +12,8 @@ from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import initialize
 
 SMALL: dict[str, Any] = {
-    "max_sequence_length": 32,
-    "dim": 16,
-    "layers": 2,
-    "heads": 2,
-    "ffn_dim": 24,
-    "vocab_size": 20,
-}
+    "max_sequence_length": 32, "dim": 16, "layers": 2, "heads": 2, "ffn_dim": 24, "vocab_size": 20,
+}  # fmt: skip
 
 
 def model(seed: int = 0, **fields: Any) -> Any:

@@ -29,14 +29,9 @@ NOT_WRITTEN = (
     "embedding_noise",
 )
 NOT_WRITTEN_OF_EXPERTS = (
-    "balance_loss",
-    "sequence_balance_loss",
-    "router_z_loss",
-    "gradient_scale",
-    "load_sequences",
-    "packed",
-    "implementation",
-)
+    "balance_loss", "sequence_balance_loss", "router_z_loss", "gradient_scale", "load_sequences",
+    "packed", "implementation",
+)  # fmt: skip
 
 
 def test_every_field_is_written_fixed_or_named_as_without_effect() -> None:

@@ -26,16 +26,10 @@ from setpoint.presets.deepseek import deepseek_v3
 from ...support.snapshots import compare, refusals
 
 LLAMA: dict[str, Any] = {
-    "architectures": ["LlamaForCausalLM"],
-    "model_type": "llama",
-    "hidden_size": 64,
-    "intermediate_size": 96,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "vocab_size": 100,
-    "max_position_embeddings": 128,
-}
+    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
+    "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+    "num_key_value_heads": 2, "vocab_size": 100, "max_position_embeddings": 128,
+}  # fmt: skip
 # As the first files of these models were: by transformers 4, with all that they had then.
 CONFIGS = Path(__file__).parent / "configs"
 OLD = {path.stem: json.loads(path.read_text()) for path in sorted(CONFIGS.iterdir())}

@@ -10,14 +10,9 @@ from setpoint.train.run import train
 from ..small import rows, small_job
 
 FLAGS = (
-    "optimizer.type=import",
-    "optimizer.target=torch.optim.Adagrad",
-    "optimizer.lr_decay=0.1",
-    "optimizer.lr=0.05",
-    "optimizer.clip_norm=0.5",
-    "model.dropout=0",
-    "duration=6 steps",
-)
+    "optimizer.type=import", "optimizer.target=torch.optim.Adagrad", "optimizer.lr_decay=0.1",
+    "optimizer.lr=0.05", "optimizer.clip_norm=0.5", "model.dropout=0", "duration=6 steps",
+)  # fmt: skip
 
 
 def test_a_resumed_run_equals_the_uninterrupted_one(tmp_path: Path) -> None:
