@@ -17,7 +17,7 @@ def test_misspelt_options_are_answered_with_the_nearest(
         "train small.toml --hlep", "train small.toml --json", "check small.toml --verbose",
         "check small.toml --no-model.tie_embeddings --no-colour", "list --foo",
         "list fields --josn", "check small.toml --nproc 2", "show small.toml --nproc_per_node=2",
-        "train small.toml --nproc-per-node 2",
+        "train small.toml --nproc-per-node 2", "plan small.toml --gpu h100 --gpus 8",
     ]  # fmt: skip
     compare("cli/misspelt_options", transcript(lines))
 

@@ -54,7 +54,7 @@ CLOSE = 0.81
 """Similarity from which an unknown flag counts as a misspelt option."""
 LIKE_FIELD = 0.75
 """Similarity from which it counts as a misspelt field, and is reported with other problems."""
-RANKS = ("nproc", "nproc_per_node", "world_size")
+RANKS = ("nproc", "nproc_per_node", "world_size", "ranks", "gpus", "num_gpus")
 """Names of the number of ranks, of which each command has one at most."""
 LARGEST = 2**63 - 1
 """The largest number that an option takes: what 64 bits hold, as torch's numbers do."""
@@ -621,12 +621,13 @@ def _refuse_like_option(command: Command, flag: str) -> None:
     from difflib import SequenceMatcher
 
     word = flag.lstrip("-").replace("-", "_").lower()
+    similar: dict[str, float] = {}
     for option in command.options:
         name = option.name[2:].replace("-", "_")
         # Swapped letters are common, and reduce the similarity of short words most.
         meant = sorted(name) == sorted(word) or (name in RANKS and word in RANKS)
         meant = meant or (bool(word) and option.help.startswith(f"Number of {word}"))
-        if meant or SequenceMatcher(None, word, name).ratio() > CLOSE:
-            raise SetpointError(
-                f"{command.title} has no option {flag}. Did you mean {option.name}?"
-            )
+        similar[option.name] = 2.0 if meant else SequenceMatcher(None, word, name).ratio()
+    best = max(similar, key=similar.__getitem__)
+    if similar[best] > CLOSE:
+        raise SetpointError(f"{command.title} has no option {flag}. Did you mean {best}?")
