@@ -33,7 +33,7 @@ def test_the_record_says_what_came_of_each_point(tmp_path: Path) -> None:
     first = written["points"][0]
     assert repr(tasks[1]) == f"SweepTask('seed=2', waiting, run='{tasks[1].run}')"
     assert first["name"] == "seed=1" and first["settings"] == {"seed": 1}
-    assert first["metrics"] == {"train.loss": "nan", "step": 3}
+    assert first["metrics"] == {"train.loss": "NaN", "step": 3}
     assert written["duplicates"] == [{"name": "seed=01", "same_as": "seed=1", "differing": []}]
     assert [point["status"] for point in read_record_of(folder)] == ["finished", "waiting"]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections.abc import Iterator, Sequence
@@ -50,7 +49,7 @@ from setpoint.config.record.record import Difference, compare
 from setpoint.files.lock import RunLock
 from setpoint.hub.fetch import is_url, protocol_problem
 from setpoint.ops.remote_run import RemotePlace
-from setpoint.track.jsonl import EventLog
+from setpoint.track.jsonl import EventLog, plain_numbers
 from setpoint.track.run_directory import refuse_linked_folders
 from setpoint.train.config import Job
 from setpoint.units import Period
@@ -446,8 +445,8 @@ def checkpoint_diff(arguments: Arguments) -> int:
         notes.append(f"the configurations were not compared: {error}")
     facts = {
         "checkpoints": [str(path) for path in paths],
-        "tensors": [_tensor_facts(difference) for difference in tensors],
-        "state": [{"path": p, "a": _number(a), "b": _number(b)} for p, (a, b) in state.items()],
+        "tensors": plain_numbers([_tensor_facts(difference) for difference in tensors]),
+        "state": plain_numbers([{"path": p, "a": a, "b": b} for p, (a, b) in state.items()]),
         "configuration": rows and [plain(row.to_json()) for row in rows],
         "notes": notes,
     }
@@ -497,12 +496,7 @@ def _tensor_facts(difference: TensorDifference) -> dict[str, Any]:
     facts = difference._asdict()
     for side in ("left", "right"):
         facts[side] = facts[side] and facts[side]._asdict()
-    return {name: _number(value) for name, value in facts.items()}
-
-
-def _number(value: Any) -> Any:
-    """Convert a value for JSON; NaN and the infinities by name."""
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+    return facts
 
 
 @Command(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,7 +15,7 @@ from setpoint.files.lock import RunLock
 from setpoint.report.goodput import FINISHED, status_of
 from setpoint.sweep.points import DuplicatePoint, ResolvedPoint, mapping_of
 from setpoint.sweep.run_metrics import RunMetrics
-from setpoint.track.jsonl import read_jsonl
+from setpoint.track.jsonl import plain_numbers, read_jsonl
 from setpoint.track.run_directory import links_out_of
 from setpoint.train.config import Job
 from setpoint.train.contract import check_contract
@@ -142,8 +141,7 @@ class SweepTask:
             "seconds": None if self.seconds is None else round(self.seconds, 3),
             "reason": self.reason,
             "log": str(self.log),
-            # JSON has no NaN and no infinity.
-            "metrics": {k: v if math.isfinite(v) else str(v) for k, v in self.metrics.items()},
+            "metrics": plain_numbers(self.metrics),
         }
 
 

@@ -56,8 +56,7 @@ def foreign_table(root: type[Node], table: str = "OTHER_NAMES") -> Mapping[str, 
 def other_name(root: type[Node], path: str, value: object = None) -> OtherName | None:
     """The entry for an unknown key, with only those of its fields that exist in the root.
 
-    Arguments:
-        value: the value of the key; for a mapping, only sections with one of its keys match.
+    For a mapping, only sections with one of its keys match.
     """
     names = foreign_table(root)
     if not names:

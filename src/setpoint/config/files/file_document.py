@@ -122,11 +122,7 @@ class FileDocument:
         return f"{self.name}:{place[0]}:{place[1]}" if place else self.name
 
     def check(self, refused: Mapping[str, str], value: object, path: Path = ()) -> None:
-        """Refuse values that no field accepts, and excessive nesting.
-
-        Arguments:
-            refused: messages by the name of a class whose values are refused.
-        """
+        """Refuse excessive nesting, and values of the named classes, each with its message."""
         message = refused.get(type(value).__name__)
         if isinstance(value, int) and value.bit_length() > MAX_BITS:  # in hexadecimal digits
             message = f"the number {TOO_MANY_DIGITS}"
@@ -192,9 +188,7 @@ def unexpected(
 ) -> FileError:
     """The error at the position where a parser stopped.
 
-    Arguments:
-        problem: the parser's message.
-        hints: advice, by the lower-case text at the position.
+    Hints are advice, by the lower-case text at the position.
     """
     token = describe(text, offset)
     hint = (hints or {}).get(token.lower(), "")

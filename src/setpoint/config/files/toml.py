@@ -124,9 +124,6 @@ _END: Token = ("end", "", -1)
 def scan_toml(text: str, name: str) -> FilePosition:
     """Find the position of each key and list item, up to the first syntax error.
 
-    Arguments:
-        text: the text, nested no deeper than the limit.
-
     Raises:
         FileError: a key or table is duplicated.
     """

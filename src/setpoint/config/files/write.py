@@ -36,14 +36,9 @@ _MAX_YAML_KEY = 1000  # characters; longer keys need the form `? key`
 
 
 def remark(comments: list[str]) -> str:
-    """Join comments for the end of a line.
+    """Join comments for the end of a line: `"  # one; two"`; empty if there are none.
 
-    Arguments:
-        comments: texts, in order; line breaks and unprintable characters become spaces, and
-            duplicates are written once.
-
-    Returns:
-        `"  # one; two"`, or the empty string if there is no comment.
+    Line breaks and unprintable characters become spaces, and duplicates are written once.
     """
     cleaned = ["".join(c if c.isprintable() else " " for c in text) for text in comments]
     texts = dict.fromkeys(" ".join(words.split()) for words in cleaned)
@@ -53,9 +48,6 @@ def remark(comments: list[str]) -> str:
 
 def checked(value: Any, path: Path = ()) -> Any:
     """Convert data to dicts, lists, strings, numbers and None for the writers.
-
-    Arguments:
-        value: dicts, lists, tuples, text, numbers, bools and None.
 
     Raises:
         SetpointError: no file can represent a value or key; names its path.

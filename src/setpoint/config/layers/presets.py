@@ -257,11 +257,7 @@ def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[
 
 
 class UnknownPreset(SetpointError):
-    """The error for a name that is not a preset or not a modifier.
-
-    Arguments:
-        elsewhere: other places that were searched.
-    """
+    """The error for a name that is not a preset or not a modifier, nor anything `elsewhere`."""
 
     def __init__(self, kind: str, name: str, known: Iterable[str], elsewhere: str = "") -> None:
         self.kind, self.name, self.known, self.elsewhere = kind, name, tuple(known), elsewhere

@@ -74,12 +74,9 @@ class _Failed(Exception):
 
 
 class Computation:
-    """Computes all references and derived values of a tree.
+    """Computes all references and derived values of a merged draft, and stores them in it.
 
     Values that cannot be computed are marked as invalid in their section.
-
-    Arguments:
-        root: the merged draft; values are stored in it.
     """
 
     def __init__(self, root: Node, placed: list[tuple[Path, Node]]) -> None:

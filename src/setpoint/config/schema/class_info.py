@@ -399,10 +399,7 @@ def full_name(cls: type) -> str:
 
 
 def refuse_root_word(root: Any, info: FieldInfo) -> None:
-    """Refuse a root's field whose name has another meaning in files and on command lines.
-
-    Arguments:
-        info: its field `tag`, `sweep` or `silence`.
+    """Refuse a root's field `tag`, `sweep` or `silence`, which means something else in files.
 
     Raises:
         DeclarationError: unless it is `silence` as a list of codes.

@@ -64,12 +64,7 @@ class Origin:
         return Origin(self.layer, self.label, self._find)
 
     def moved(self, old: Path, new: Path) -> Origin:
-        """The origin for values inside a list item that was moved by a later layer.
-
-        Arguments:
-            old: the path of the item in the source.
-            new: its current path.
-        """
+        """The origin for values inside a list item that a later layer moved from `old` to `new`."""
         find, depth = self._find, len(new)
         if not callable(find) or self.layer not in (FILE, RECORD):
             return self  # its place does not depend on the path

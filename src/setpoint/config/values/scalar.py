@@ -209,11 +209,7 @@ class ImportPath(Scalar):
         return module if colon else self.text.rpartition(".")[0]
 
     def trusting(self, modules: Sequence[str], base: type | None = None) -> ImportPath:
-        """The path as stored by a field.
-
-        Arguments:
-            base: the required class or base class; None for any callable.
-        """
+        """The path as stored by a field, which requires a base class, or None for any callable."""
         path = ImportPath(self.text, tuple(dict.fromkeys((*self.trusted, *modules))))
         path.base, path.imported = base or self.base, self.imported
         return path

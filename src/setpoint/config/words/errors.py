@@ -388,8 +388,7 @@ class ConfigError(SetpointError):
 def wrapped_list(before: str, words: Sequence[str]) -> str:
     """Join words with commas, wrapped at the width of the terminal, or of a page without one.
 
-    Arguments:
-        before: the beginning of the first line; the other lines are indented by its length.
+    Lines after the first are indented by the length of its beginning.
     """
     width = PAGE
     if sys.stderr is not None and sys.stderr.isatty():
