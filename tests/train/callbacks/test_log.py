@@ -14,6 +14,7 @@ from setpoint.track.config import TrackerConfig
 from setpoint.track.progress import Progress
 from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import Trackers
+from setpoint.train.build.components import build_components, data_line
 from setpoint.train.callbacks.log import LogCallback
 from setpoint.train.position import Position
 from setpoint.train.row_metrics import LossMean
@@ -63,12 +64,17 @@ def test_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     device, data, memory, *lines = capsys.readouterr().out.splitlines()
     assert device == "device: cpu, 1 rank, fp32"
     assert data == (
-        "data: 36 documents, 7.24k tokens to train on, 805 held out; 2 steps are 0.0188 epochs"
+        "data: 36 documents, 7.24k tokens to train on, 805 held out; 2 steps = 0.0188 epochs"
     )
     assert memory.startswith("memory: parameters ")
     assert [line.split("  ")[0] for line in lines[:2]] == ["step 1/2", "step 2/2"]
     assert lines[1].split("  ")[-1] == "0:00 left"
     assert lines[2].startswith("step 2: held-out loss ")
+
+
+def test_an_epoch_of_packed_documents_has_no_fixed_number_of_steps(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=2 epochs", "data.packing.method=next_fit")
+    assert "; 2 epochs = about " in data_line(job, build_components(job))
 
 
 def test_means_of_the_loss_since_the_last_row_and_over_all_steps(tmp_path: Path) -> None:

@@ -579,14 +579,16 @@ def data_line(job: Job, components: Components) -> str:
             lines += uneven_split(corpora, components.held_out.corpus, job.data.held_out)
     # An epoch is one pass over all windows, each of which is a sequence of a step.
     epoch_rows, batch = components.train_data.epoch_rows, job.batch
+    # Rows of whole documents are as many as the order of the epoch makes them.
+    about = "" if job.data.packing.method in ("concatenate", "none") else "about "
     for limit in job.duration.limits if epoch_rows else ():
         assert epoch_rows is not None
         if limit.unit == "epochs":
             steps = math.ceil(batch.steps_for(limit.count * epoch_rows))
-            notes.append(f"{limit.text} = {steps:,} steps")
+            notes.append(f"{limit.text} = {about}{steps:,} steps")
         elif limit.unit in ("steps", "tokens"):
             rows = limit.count / batch.sequence_length
             if limit.unit == "steps":
                 rows = batch.sequences_before(int(limit.count))
-            notes.append(f"{limit.text} = {rows / epoch_rows:.3g} epochs")
+            notes.append(f"{limit.text} = {about}{rows / epoch_rows:.3g} epochs")
     return "\n".join(["; ".join(notes), *lines])
