@@ -67,7 +67,7 @@ def check(arguments: Arguments) -> int:
         setpoint check exp.toml --world-size 1024 --plan  mesh and traffic of a rank as well
         setpoint check exp.toml --world-size 64 --plan --gpu h100  time and cost of a step as well
         setpoint check exp.toml --world-size 64 --fake-step  measured memory and traffic of a rank
-        setpoint check tiny --batch.global_size 100  a batch that does not add up
+        setpoint check tiny --world-size 7  a batch that does not add up
     """
     composition = open_source(arguments.source, arguments)
     if not isinstance(composition.draft, Job):
