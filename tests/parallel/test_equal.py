@@ -15,6 +15,7 @@ from .equal_ranks import CASES as JOBS
 
 FEW = (
     "uneven rows", "experts with biases", "muon", "replicated parameters",
+    "noise on embeddings, uneven rows",
     "a stream in the order of its file", "batches that grow",
 )  # fmt: skip
 
