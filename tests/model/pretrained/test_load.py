@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.adapter.config import LoRA
 from setpoint.adapter.quantize.config import FP8
-from setpoint.config import RunError, resolve
+from setpoint.config import RunError, SetpointError, resolve
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.build import skeleton
@@ -323,3 +323,12 @@ def test_merged_and_unpacked_parameters_hold_the_same(case: str, tmp_path: Path)
         save_pretrained(model, tmp_path / name)
     first, second = (tmp_path / name / "model.safetensors" for name in "ab")
     assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize("device", ["cuda", "nowhere"])
+def test_a_device_that_is_not_there(device: str, tmp_path: Path) -> None:
+    if device == "cuda" and torch.cuda.is_available():
+        pytest.skip("it is there")
+    folder = directory(tmp_path / "model")
+    with pytest.raises(SetpointError, match=f"device = {device}: .*Valid: cpu"):
+        load_pretrained(folder, device=device)

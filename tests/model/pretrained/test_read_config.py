@@ -24,6 +24,7 @@ from setpoint.model.pretrained.families import FAMILIES
 from setpoint.presets.deepseek import deepseek_v3
 
 from ...support.snapshots import compare, refusals
+from .theirs import BASE, GEMMA, LLAMA3, MOE, YARN
 
 LLAMA: dict[str, Any] = {
     "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 64,
@@ -227,3 +228,42 @@ def test_infinite_numbers_are_read_as_transformers_writes_them(tmp_path: Path) -
     kind(time_step_limit=(0.0, math.inf)).save_pretrained(tmp_path)
     config = HuggingFaceConfig(config=str(tmp_path))
     assert architecture(config, config_keys(config), {}).time_step_limit[1] == math.inf
+
+
+# Keys of the family, the one that is wrong, and a value that no such file should have.
+WRONG: list[tuple[dict[str, Any], str, Any]] = [
+    ({}, "architectures", -1),
+    ({}, "model_type", ["llama"]),
+    ({}, "hidden_act", []),
+    ({}, "num_hidden_layers", 10**30),
+    ({}, "rms_norm_eps", float("nan")),
+    ({}, "rope_theta", 10**400),
+    ({}, "rope_parameters", {"rope_theta": [], "rope_type": "default"}),
+    ({}, "rope_parameters", {"rope_type": [1]}),
+    ({}, "rope_parameters", {**YARN, "original_max_position_embeddings": 0}),
+    ({}, "rope_parameters", {**LLAMA3, "original_max_position_embeddings": float("inf")}),
+    (MOE, "mlp_only_layers", ["a"]),
+    (GEMMA, "layer_types", [[], [], []]),
+    (GEMMA, "rope_parameters", {"full_attention": 3}),
+    (GEMMA, "rope_scaling", "abc"),
+]
+KINDS = {id(MOE): "qwen3_moe", id(GEMMA): "gemma3_text"}
+HEADS = {"qwen3_moe": "Qwen3MoeForCausalLM", "gemma3_text": "Gemma3ForCausalLM"}
+
+
+def test_a_wrong_value_in_config_json_is_named(tmp_path: Path) -> None:
+    for keys, name, value in WRONG:
+        kind = KINDS.get(id(keys), "llama")
+        described: dict[str, Any] = {
+            **BASE,
+            **keys,
+            "model_type": kind,
+            "architectures": [HEADS.get(kind, "LlamaForCausalLM")],
+        }
+        (tmp_path / "config.json").write_text(json.dumps(described))
+        config_from_pretrained(tmp_path)
+        (tmp_path / "config.json").write_text(json.dumps({**described, name: value}))
+        with pytest.raises(SetpointError) as caught:
+            config_from_pretrained(tmp_path)
+        words = (name, "architecture", "norm_eps")
+        assert any(word in str(caught.value) for word in words), (name, value, caught.value)

@@ -258,6 +258,17 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
         {"n_inner": 40, "tie_word_embeddings": False, "activation_function": "relu"},
     ),
     "gpt2 without scale": ("gpt2", {"scale_attn_weights": False}),
+    # Unusual shapes.
+    "odd sizes": ("llama", {"hidden_size": 30, "intermediate_size": 37, "num_attention_heads": 5,
+                            "num_key_value_heads": 1, "head_dim": 14}),
+    "a window of one": ("mistral", {"sliding_window": 1}),
+    "all experts": ("qwen3_moe", {**MOE, "num_experts": 5, "num_experts_per_tok": 5}),
+    "one key-value head": (
+        "gemma3_text",
+        {**GEMMA, "num_key_value_heads": 1, "sliding_window": 1, "head_dim": 6,
+         "query_pre_attn_scalar": 3},
+    ),
+    "heads of seven": ("gpt2", {"n_embd": 21, "n_head": 3, "n_inner": 17}),
 }  # fmt: skip
 
 
