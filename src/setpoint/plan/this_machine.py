@@ -38,7 +38,7 @@ def _may_be_large(job: Job) -> bool:
 
 
 def _needs(job: Job) -> tuple[Need, ...]:
-    """Needs of the memory check: files with parallel.device = cpu, else torch."""
+    """Files with parallel.device = cpu, else torch."""
     return ("files",) if job.parallel.device == "cpu" else ("torch",)
 
 
