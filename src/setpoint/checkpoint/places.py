@@ -323,7 +323,7 @@ def find_place(path: str) -> CheckpointPlace:
             return CheckpointPlace(given)
     elif (checkpoint := find_checkpoint(given)) is not None:
         return CheckpointPlace(checkpoint.parent, checkpoint)
-    valid = f"Valid: a run directory, its folder {CHECKPOINTS}, or a checkpoint in that"
+    valid = f"Valid: a run directory, its folder {CHECKPOINTS}, or a checkpoint in it"
     if not os.path.lexists(given):
         raise SetpointError(f"{no_directory(given)}\n{valid}")
     runs = sorted(given.glob(f"*/{CHECKPOINTS}")) if given.is_dir() else []

@@ -80,7 +80,7 @@ class World:
 
     @property
     def gives_counts(self) -> bool:
-        """True if this rank's batch counts enter sums over all ranks, for one rank per batch."""
+        """True if sums over all ranks include the batch counts of this rank: one rank per batch."""
         return not any(place for axis, place in self.coordinates.items() if axis not in DATA)
 
     @property

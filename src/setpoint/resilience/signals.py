@@ -154,7 +154,7 @@ class StopRequest:
         return PREEMPTED if self.resumable and not lost else TERMINATED
 
     def consequences(self) -> str:
-        """Describe a stop that does not wait; empty if nothing is known about it."""
+        """Describe what an immediate stop would lose; empty if that is unknown."""
         if not self.has_unsaved:
             return self.outlook()
         newest = self.newest()

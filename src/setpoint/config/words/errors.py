@@ -297,7 +297,8 @@ class Problem:
         head = _short(self.path) or "(the whole configuration)"
         lines = [f"  {head}" + (f" = {self.value}" if self.value is not None else "")]
         if self.origin:
-            lines.append(f"    from {_short(self.origin)}")
+            word = "" if self.origin.startswith("derived from ") else "from "
+            lines.append(f"    {word}{_short(self.origin)}")
         lines.append(f"    {_short(self.message)}")
         lines.extend(f"    with {other}" for other in self.also)
         if self.valid and valid:

@@ -478,7 +478,7 @@ class HuggingFaceModel(nn.Module):
         return model_parallel.parts_of(self.model)
 
     def part_modules(self, part: str) -> list[nn.Module]:
-        """Modules of a part, by whose size stages are balanced."""
+        """Modules of a part; stages are balanced by their sizes."""
         return model_parallel.modules_of(self.model, part)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
