@@ -1,12 +1,14 @@
 """Weights of other systems give the logits that transformers has with them."""
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
+from torch.distributed.checkpoint.default_planner import DefaultSavePlanner
 
 from setpoint.cli.main import main
 from setpoint.config import SetpointError
@@ -92,6 +94,12 @@ def test_megatron(tmp_path: Path, family: str, engine: bool) -> None:
     folder = tmp_path / "run" / "iter_0000012"
     written.save_distributed(written.megatron(model, engine), folder)
     (tmp_path / "run" / "latest_checkpointed_iteration.txt").write_text("12")
+    if engine:  # Megatron-LM keeps the plans of saving
+        metadata = pickle.loads((folder / ".metadata").read_bytes())
+        plan = DefaultSavePlanner()
+        plan.set_up_planner(written.megatron(model), None, is_coordinator=True)
+        metadata.all_local_plans = [plan.create_local_plan()]
+        (folder / ".metadata").write_bytes(pickle.dumps(metadata))
     config = written.config_json(model, tmp_path / "config")
     run(tmp_path / "run", tmp_path / "out", "--model", config)
     agrees(tmp_path / "out", model)

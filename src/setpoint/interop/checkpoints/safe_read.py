@@ -17,7 +17,7 @@ from typing import Any, Final
 
 import torch
 from torch import Tensor
-from torch.distributed.checkpoint import filesystem, metadata
+from torch.distributed.checkpoint import filesystem, metadata, planner
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.filesystem import FileSystemReader
 from torch.distributed.checkpoint.metadata import Metadata, TensorStorageMetadata
@@ -41,6 +41,10 @@ _KNOWN: Final[Mapping[tuple[str, str], Any]] = {
             "TensorStorageMetadata",
             "_MEM_FORMAT_ENCODING",
         )
+    },
+    **{  # plans of saving, which Megatron-LM keeps for its next checkpoint
+        (planner.__name__, name): getattr(planner, name)
+        for name in ("SavePlan", "TensorWriteData", "WriteItem", "WriteItemType")
     },
     (filesystem.__name__, "_StorageInfo"): filesystem._StorageInfo,
     ("torch", "Size"): torch.Size,
