@@ -401,7 +401,7 @@ def _converse(arguments: Arguments) -> int:
         for line in _lines():
             add("user", line)
             results = infer_on(World(loaded.device), job, on_text=_print_piece, loaded=loaded)
-            print()
+            print(flush=True)  # cautions begin a line of their own
             _print_to_stderr(arguments, results)
             add("assistant", results.texts[0].text)
     return 0
