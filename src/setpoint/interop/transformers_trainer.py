@@ -163,7 +163,10 @@ def convert_optimizer(c: Conversion, key: str) -> None:
         text += "a class of bitsandbytes is optimizer.type = import, by --import"
         c.report("differs", key, text)
     elif kind == "adafactor":
-        text = "the rate is relative; in transformers, absolute (scale_parameter off)"
+        text = (
+            "the rate is relative; in transformers, absolute (scale_parameter off), as with "
+            "optimizer.target = transformers.optimization.Adafactor, by --import"
+        )
         c.report("differs", key, text)
     decay = c.number("weight_decay") or 0.0
     c.set("optimizer.weight_decay", float(decay), "weight_decay")
