@@ -188,9 +188,8 @@ def choose_steps(run: Path, steps: tuple[int, int] | None = None) -> StepRange:
         if changed and first < _step(event) < last:
             raise SetpointError(
                 f"{run} continued with another configuration from step {_step(event)} "
-                f"({', '.join(changed)}), so steps {first} to {last} mix two "
-                f"configurations.\nValid: a "
-                f"range before or after that step"
+                f"({', '.join(changed)}), so steps {first} to {last} mix two configurations.\n"
+                f"Valid: `setpoint verify {run} --steps A:B`, before or after that step"
             )
     record = next((kept[step] for step in sorted(kept) if step >= last), run)
     if record is not run:
