@@ -63,6 +63,19 @@ def test_a_mixture_is_split_as_in_training(tmp_path: Path) -> None:
     assert found["train:a"].loss > found["train:b"].loss
 
 
+def test_changed_files_are_a_caution(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "lines.txt"
+    file.write_text("".join(f"line {number} of text\n" for number in range(99)))
+    flag = f'data.sources=[{{type: text, paths: [{file}], separator: "\\n", weight: 1}}]'
+    run = train(small_job(tmp_path, "duration=1 steps", "data.held_out=9", flag)).directory
+    scores(run)
+    assert "caution" not in capsys.readouterr().err
+    with file.open("a") as lines:
+        lines.write("".join(f"line {number} of text\n" for number in range(99, 150)))
+    scores(run)
+    assert "its files have changed" in capsys.readouterr().err
+
+
 def test_rows_are_read_with_the_field_of_the_run(tmp_path: Path) -> None:
     file = tmp_path / "rows.jsonl"
     file.write_text("".join(f'{{"body": "row {number} of text"}}\n' for number in range(99)))

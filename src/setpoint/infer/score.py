@@ -9,22 +9,27 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from setpoint.config import RunError, resolve
+from setpoint.checkpoint.places import CHECKPOINTS
+from setpoint.config import RunError, load_record, resolve, to_plain
 from setpoint.data.config import Packing, WorkerOptions
 from setpoint.data.corpus import Corpus
 from setpoint.data.loader import NO_WORKERS, EvaluationFeed
 from setpoint.data.packing import evaluation_rows
 from setpoint.data.sides import named_corpus
+from setpoint.files.atomic import read_json
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.config import marks_padding
 from setpoint.model.layers import evaluating
+from setpoint.model.pretrained.locate import Place
 from setpoint.shapes.batch import Batch, Count
 from setpoint.shapes.outcome import Projection, position_arguments, takes_documents
 from setpoint.shapes.protocols import Work, no_work
 from setpoint.shapes.scoring import EvalSums, Score, score_text
+from setpoint.track.config import ENVIRONMENT
+from setpoint.train.config import Job
 
 WINDOWS = resolve(Packing(method="concatenate"))
 MULTIPLE = 128
@@ -80,6 +85,8 @@ def texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> Iterator
     data = job.data
     if job.evaluation.sides:
         train, held_out = data.build(tokenizer=loaded.tokenizer, show=show)
+        if "held_out" in job.evaluation.sides and loaded.runner.world.is_main:
+            _print_changes(loaded.place, job, held_out)
         for side in job.evaluation.sides:
             corpora, sources = (
                 (train, data.sources)
@@ -97,6 +104,21 @@ def texts(loaded: LoadedModel, job: Inference, show: Work = no_work) -> Iterator
             data_set.name, data_set.sources, loaded.tokenizer, data.prepare, where=where, show=show
         )
         yield EvaluatedText(data_set.name, corpus, data.packing_of(data_set.sources))
+
+
+def _print_changes(place: Place, job: Inference, held_out: Corpus | None) -> None:
+    """Caution that the held-out documents of a run are no longer those of its training."""
+    folder = place.directory.parent
+    path = folder.parent / ENVIRONMENT
+    if not (place.is_checkpoint and folder.name == CHECKPOINTS and path.is_file()):
+        return
+    recorded = (read_json(path).get("data") or {}).get("held_out")
+    given, own = to_plain(job.data), load_record(Job, str(place.directory)).values["data"]
+    same_fields = all(given[name] == own[name] for name in ("sources", "validation", "held_out"))
+    if same_fields and recorded and held_out and recorded["digest"] != held_out.identity.digest:
+        sys.stderr.write(
+            "caution: held_out is not the text that the run held out: its files have changed\n"
+        )
 
 
 def score(
