@@ -187,6 +187,10 @@ REFUSED: dict[str, tuple[str, ...]] = {
         *GROWING, "batch.micro_size=2", "parallel.world_size=2", "parallel.pipeline=2",
         "model.layers=2",
     ),
+    "only the start, which is less than a micro-batch of stages": (
+        *GROWING, "batch.micro_size=2", "parallel.world_size=2", "parallel.pipeline=2",
+        "model.layers=2", "batch.ramp.start=1",
+    ),
     "DeepSpeed": (
         *GROWING, "parallel.world_size=2", "parallel.engine=deepspeed",
         "tracking.metrics.grad_norms=[]",

@@ -37,7 +37,8 @@ QUANTIZED = {
 
 
 NEFTUNE = Key(None, "model.embedding_noise", optional=True,
-    differs="scaled by the number of tokens in a row; in transformers, by its padded length",
+    differs="scaled by the number of tokens in a row, and by model.embedding_scale; in "
+            "transformers, by the padded length, and not by Gemma's scale",
 )  # fmt: skip
 PACKED = r"(.*\.)?experts\.\w+$"
 """Pattern of the names of packed experts."""

@@ -392,7 +392,6 @@ class PipelineEngine(Engine):
             for batch in step.batches
         ]
         noise, length = components.embedding_noise, batches[0].inputs.shape[1]
-        drawn = [] if noise is None else [noise.draw(batch, length) for batch in step.batches]
         routing: Routing | None = None
         by_source: Tensor | None = None
         loss = components.objective.loss
@@ -405,7 +404,7 @@ class PipelineEngine(Engine):
             if x is not None:
                 batch = replace(batch, inputs=x)
             elif noise is not None:
-                noise.values = drawn[number]
+                noise.values = noise.draw(step.batches[number], length)
             span = self.span(f"forward of stage {stage.number}")
             with span, self.autocast, self.metrics:
                 output, auxiliary, chosen = self.objectives[stage](batch)

@@ -103,33 +103,34 @@ def ramp_problems(job: Job) -> Iterator[Problem]:
         factors["groups"] = job.parallel.torchft.group_size
     portion, growth = prod(factors.values()), batch.global_size - ramp.start
     product = " * ".join(f"{size} ({name})" for name, size in factors.items())
-    indivisible = f"sequences cannot be divided by {portion} = {product}"
+    indivisible = f"is not a multiple of {portion} = {product}"
     also = ("batch.global_size", "batch.micro_size", "parallel.world_size")
     if ramp.start % portion or growth <= 0:
         sizes = nearest_multiples(min(ramp.start, batch.global_size - 1), portion)
-        why = indivisible if ramp.start % portion else "sequences are not fewer than after the ramp"
         yield Problem(
             "batch.ramp.start",
-            f"{ramp.start} {why}",
+            indivisible if ramp.start % portion else "is not below the size after the ramp",
             valid=[str(size) for size in sizes if size < batch.global_size],
             also=also,
         )
         return
     if growth > ramp.increment * MOST_STAGES:
+        least = -(-growth // (MOST_STAGES * portion))
+        parts = nearest_divisors(growth // portion, least)
         yield Problem(
             "batch.ramp.increment",
             f"makes more than {MOST_STAGES:,} sizes",
-            valid=[str(-(-growth // MOST_STAGES // portion) * portion)],
+            valid=[str(part * portion) for part in parts if part >= least],
             also=also,
         )
     elif growth % ramp.increment or ramp.increment % portion:
         why = indivisible
         if not ramp.increment % portion:
-            why = f"sequences do not divide the {growth} between start and batch.global_size"
+            why = f"does not divide the {growth} sequences between start and batch.global_size"
         parts = nearest_divisors(growth // portion, ramp.increment // portion)
         yield Problem(
             "batch.ramp.increment",
-            f"{ramp.increment} {why}",
+            why,
             valid=[str(part * portion) for part in parts],
             also=("batch.ramp.start", *also),
         )

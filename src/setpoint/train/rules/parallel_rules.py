@@ -312,12 +312,12 @@ def batch_problems(job: Job) -> Iterator[Problem]:
         )
         return
     for stage in job.batch.stages[:-1]:
-        count = job.batch.accumulation_at(stage.step)
-        problem = pipelining.batch_problem(ranks, count)
+        count, rest = divmod(stage.size, job.batch.micro_size * job.parallel.data_ranks)
+        problem = None if rest else pipelining.batch_problem(ranks, count)
         if problem is not None:
             yield Problem(
                 "batch.ramp.increment" if stage.step else "batch.ramp.start",
-                f"{count} micro-batch{'es' * (count != 1)} per step after {stage.step} steps: "
+                f"{count} micro-batch{'es' * (count != 1)} per step from step {stage.step + 1} on: "
                 f"{problem[0]}",
                 also=("batch.micro_size", "parallel.pipelining.schedule"),
                 hint=f"Nearest valid numbers: {', '.join(map(str, problem[1]))}.",
