@@ -318,12 +318,23 @@ def test_weights_under_an_adapter_are_quantized(
     text = f"adapter: lora\npeft: {{backend: torchao, weight_dtype: {dtype}}}\n"
     adapter = read(tmp_path, text).data["adapter"]
     assert (adapter["type"], adapter["quantize"]["type"]) == (kind, quantized)
-    # bitsandbytes and torchao quantize linear layers alone.
-    (packed,) = adapter["quantize"]["exclude"]
-    assert re.search(packed, "model.layers.0.mlp.experts.gate_up_proj")
-    assert not re.search(packed, "model.layers.0.mlp.experts.3.up_proj")
-    adapter = read(tmp_path, text + "quantize_moe_experts: true\n").data["adapter"]
-    assert "exclude" not in adapter["quantize"]
+    assert "exclude" not in adapter["quantize"]  # which would match nothing, and be refused
+
+
+def test_packed_experts_stay_dense_in_a_quantized_base(tmp_path: Path) -> None:
+    """As in bitsandbytes and torchao, which quantize linear layers alone."""
+    text = "adapter: qlora\nload_in_4bit: true\n"
+    (tmp_path / "config.json").write_text('{"num_local_experts": 4}')
+    for name in ("Qwen/Qwen3-30B-A3B", tmp_path):
+        lines = BASE.replace("load_in_4bit:\n", "").splitlines()
+        base = "\n".join([f"base_model: {name}", *lines[1:], ""])
+        (packed,) = read(tmp_path, text, base).data["adapter"]["quantize"]["exclude"]
+        assert re.search(packed, "model.layers.0.mlp.experts.gate_up_proj")
+        assert not re.search(packed, "model.layers.0.mlp.experts.3.up_proj")
+        more = text + "quantize_moe_experts: true\n"
+        assert "exclude" not in read(tmp_path, more, base).data["adapter"]["quantize"]
+    (tmp_path / "config.json").write_text('{"model_type": "llama"}')
+    assert "exclude" not in read(tmp_path, text, base).data["adapter"]["quantize"]
 
 
 @pytest.mark.parametrize("name", ["neftune_noise_alpha", "noisy_embedding_alpha"])

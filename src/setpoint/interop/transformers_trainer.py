@@ -245,9 +245,9 @@ def convert_peft(
         names = "|".join(named)
         patterns.append(rf"{start}{unpacked}(.*\.)?({names})$" if start else _any_of(named))
     patterns += [_any_of(parameters)] * bool(parameters)
-    model = str(c.data.get("model", {}).get("pretrained"))
+    has_experts = _has_experts(str(c.data.get("model", {}).get("pretrained")))
     if {*FEED_FORWARD} & {name.rpartition(".")[2] for name in targets} and (
-            not parameters and MIXTURES.search(model)):  # fmt: skip
+            not parameters and has_experts):  # fmt: skip
         text = "for some families PEFT adapts packed experts by these names: set adapter.targets"
         c.report("needs a decision", "lora_target_modules", text)
     keys = ("lora_target_modules", "lora_target_parameters")
@@ -255,12 +255,22 @@ def convert_peft(
     if routers := [name for name in named if re.search(r"(router|gate)$", name)]:
         text = f"{', '.join(routers)}: routers and gates of experts have no adapter"
         c.report("differs", "lora_target_modules", text)
-    if "quantize" in c.data["adapter"] and not quantizes_experts:  # bitsandbytes: linear layers
+    # bitsandbytes quantizes linear layers alone.
+    if "quantize" in c.data["adapter"] and has_experts and not quantizes_experts:
         c.set("adapter.quantize.exclude", [PACKED], "load_in_4bit", "load_in_8bit")
     if "lm_head" in targets:
         c.set("adapter.exclude", [], "lora_target_modules")
     if saved := c.names("lora_modules_to_save"):
         c.set("adapter.train", saved, "lora_modules_to_save")
+
+
+def _has_experts(model: str) -> bool:
+    """True if a model has experts, by its config.json here, or else by its name."""
+    try:
+        keys: Any = read_file(os.path.join(model, "config.json")).data
+    except SetpointError:
+        return bool(MIXTURES.search(model))
+    return "experts" in repr(keys)
 
 
 def _any_of(names: list[str]) -> str:
