@@ -11,6 +11,7 @@ import torch
 import setpoint as sp
 from setpoint.cli.main import main
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
+from setpoint.interop.huggingface_sft import SPLITS
 from setpoint.interop.huggingface_trainer import KEYS
 from setpoint.model.layers import parameter_kinds
 from setpoint.optim.config import AdamWConfig
@@ -267,6 +268,24 @@ def test_local_files_of_a_split(tmp_path: Path) -> None:
     assert data["validation"][0]["paths"] == places[2:3]
     document = read(tmp_path, **keys, dataset_test_split="validation")
     assert kinds(document)["dataset_name"] == "needs a decision"
+    assert document.data["data"]["validation"][0]["paths"] == [f"{tmp_path / 'rows'}/validation*"]
+
+
+def test_words_of_splits_are_those_of_the_package_datasets(tmp_path: Path) -> None:
+    from datasets.data_files import get_data_patterns
+
+    folder = tmp_path / "rows"
+    folder.mkdir()
+    for words in SPLITS.values():
+        for word in words.split("|"):
+            (folder / f"{word}.jsonl").touch()
+    patterns = get_data_patterns(str(folder))
+    for split in SPLITS:
+        data = read(tmp_path, dataset_name=str(folder), dataset_train_split=split).data["data"]
+        expected = {f"{word}.jsonl" for word in SPLITS[split].split("|")}
+        assert {Path(path).name for path in data["sources"][0]["paths"]} == expected
+        matches = {Path(path).name for pattern in patterns[split] for path in folder.glob(pattern)}
+        assert matches == expected
 
 
 def test_losses_and_weights_are_those_of_the_trainer(tmp_path: Path) -> None:

@@ -51,6 +51,9 @@ KEYS = {
     **alike("", "padding_free eval_packing pad_to_multiple_of pad_token tokenizer_name_or_path",
         Key(None, idle="it does not change the arithmetic")),
 }  # fmt: skip
+SPLITS = {"train": "train|training", "validation": "validation|valid|dev|val",
+          "test": "test|testing|eval|evaluation"}  # fmt: skip
+"""Words in names of files by which the package datasets recognizes splits."""
 RECORDS = (".json", ".jsonl", ".parquet", ".csv", ".arrow")
 PREFERENCES = "a job of preferences or reinforcement learning: Setpoint trains on text"
 REFUSED: dict[str, str] = dict.fromkeys(
@@ -189,14 +192,25 @@ def _source(c: Conversion, entry: dict[str, Any]) -> dict[str, Any]:
 
 
 def local_files(c: Conversion, key: str, path: str, split: str) -> list[str]:
-    """Files of a split in a local directory, which are recognized by their names or folders."""
+    """Files of a split in a local directory, which are recognized by their names or folders.
+
+    If no name has the word of a split, all files belong to train.
+    """
     folder = Path(path).expanduser()
     files = sorted(file for file in folder.rglob("*.*") if file.suffix in RECORDS)
-    name = re.compile(rf"(^|[-._ \d/]){re.escape(split)}([-._ \d/]|$)")
-    named = [file for file in files if name.search(file.relative_to(folder).as_posix())]
-    if not named and split != "train" and folder.is_dir():
-        c.report("needs a decision", key, f"no file of {path} has {split} in its name")
-    return [*map(str, named or files)] or [path]
+
+    def named(words: str) -> list[Path]:
+        pattern = re.compile(rf"(^|[-._ \d/])({words})([-._ \d/]|$)")
+        return [file for file in files if pattern.search(file.relative_to(folder).as_posix())]
+
+    if not (chosen := named(SPLITS.get(split, re.escape(split)))):
+        others = named("|".join(SPLITS.values()))
+        chosen = [file for file in files if file not in others]
+        if folder.is_dir() and (split != "train" or others):
+            c.report("needs a decision", key, f"no file of {path} has {split} in its name")
+    if files and not chosen:  # a glob without a match, which `check` refuses
+        return [f"{path}/{split}*"]
+    return [*map(str, chosen)] or [path]
 
 
 def _template(c: Conversion) -> str | None:
