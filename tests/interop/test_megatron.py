@@ -141,6 +141,8 @@ def test_rates_are_those_of_its_formula(tmp_path: Path, config: dict[str, Any]) 
 def test_a_warm_up_of_less_than_a_step_begins_at_a_rate_of_0(tmp_path: Path) -> None:
     job = converted(tmp_path, "--lr-warmup-fraction .005 --lr-decay-style cosine")
     assert_rates(job, lambda step: factor(step, {"style": "cosine", "warmup": 1}), 1e-9)
+    job = converted(tmp_path, "--lr-warmup-fraction 0.0 --lr-decay-style cosine")
+    assert_rates(job, lambda step: factor(step, {"style": "cosine", "warmup": 0}), 1e-9)
 
 
 SAMPLED = PLAIN.replace("--train-iters 60", "--train-samples 1000")

@@ -422,8 +422,8 @@ def _schedule(c: Conversion, total: int | None) -> None:
     fraction = c.number("lr-warmup-fraction")
     warmup = c.number("lr-warmup-iters") or _length(c, "lr-warmup-tokens")
     warmup = warmup or _length(c, "lr-warmup-samples") or 0
-    if fraction is not None:
-        warmup = max(1, round(fraction * end))  # the rate of the first step is 0
+    if fraction is not None:  # above 0, the rate of the first step is 0
+        warmup = max(1, round(fraction * end)) if fraction else 0
     keys = [
         key
         for key in (f"lr-warmup-{unit}" for unit in ("fraction", "iters", "tokens", "samples"))
