@@ -15,7 +15,9 @@ from setpoint.sweep.sweep_record import (
     SweepRecord,
     SweepTask,
     read_record_of,
+    run_of_point,
     run_state,
+    write_point,
 )
 
 from .sample import task_of
@@ -54,6 +56,15 @@ def test_points_of_earlier_sweeps_stay_as_long_as_their_runs(tmp_path: Path) -> 
     record.write([again])
     record.close()
     assert [point["name"] for point in read_record_of(folder)] == ["seed=1", "seed=2"]
+
+
+def test_the_run_of_a_point_in_any_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    point, run = tmp_path / "sweep/points/seed=1", tmp_path / "sweep/tiny-1"
+    write_point(point, "seed=1", task_of(tmp_path, 1).job, "sweep/tiny-1")
+    run.mkdir()
+    for folder, word in ((tmp_path, "sweep/points/seed=1"), (point.parent, "seed=1"), (point, ".")):
+        monkeypatch.chdir(folder)
+        assert run_of_point(word).samefile(run)
 
 
 def test_two_sweeps_in_one_folder(tmp_path: Path) -> None:

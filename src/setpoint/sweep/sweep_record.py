@@ -170,7 +170,8 @@ def is_point(folder: str | Path) -> bool:
 
 def run_of_point(folder: str | Path) -> Path:
     """The run directory of a point's record."""
-    return run_in(Path(folder).parent.parent, read_json(Path(folder) / POINT_FILE)["run"])
+    sweep = Path(folder).absolute().parent.parent
+    return run_in(sweep, read_json(Path(folder) / POINT_FILE)["run"])
 
 
 def run_in(sweep: Path, run: str) -> Path:
