@@ -265,6 +265,9 @@ def test_fields_of_messages_with_other_names(tmp_path: Path) -> None:
         assert shown(found) == "__b|"
     with pytest.raises(SetpointError, match=r"'messages.0.role': a str is needed, .* missing"):
         documents(tmp_path, [{"messages": [{"say": "a"}]}], template="plain", columns={"role": "b"})
+    row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
+    with pytest.raises(SetpointError, match=r"columns: no message has the field 'speaker'"):
+        documents(tmp_path, [row], template="plain", columns={"role": "speaker"})
 
 
 def test_a_renamed_column_leaves_the_other_of_its_pair(tmp_path: Path) -> None:

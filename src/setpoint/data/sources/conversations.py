@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -585,11 +586,16 @@ class ConversationsSource(BuiltSource[Conversations]):
     def _rows(self) -> Iterator[tuple[FileRow, Conversation | TokenizedRow | Segments]]:
         columns = self.config.columns
         unseen = set(_of_rows(columns or {}).values())
+        fields = {column for name, column in (columns or {}).items() if name in MESSAGE_FIELDS}
         row = None
         for name, file in text_files(self.config, f"{self.where}.paths").checked().items():
             kind = format_in(self.config, file)
             for row in read_rows(name, file, kind, where=self.where):
                 unseen.difference_update(row.values)
+                lists = (
+                    value for value in row.values.values() if fields and isinstance(value, list)
+                )
+                fields.difference_update(*(m for m in chain(*lists) if isinstance(m, Mapping)))
                 try:
                     filled = kind in (PARQUET, ARROW)
                     values = with_columns(row.values, columns)
@@ -605,6 +611,11 @@ class ConversationsSource(BuiltSource[Conversations]):
                 f"{self.where}.columns: no row has the column "
                 f"{' or '.join(map(repr, sorted(unseen)))}; those of the last are "
                 f"{', '.join(map(repr, row.values))}."
+            )
+        if row is not None and fields:
+            raise SetpointError(
+                f"{self.where}.columns: no message has the field "
+                f"{' or '.join(map(repr, sorted(fields)))}."
             )
 
 
