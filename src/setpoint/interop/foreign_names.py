@@ -51,6 +51,11 @@ def _plain(number: float) -> str:
     return f"{number:.10g}"
 
 
+def _count(number: float, template: str = "{} steps") -> str:
+    text = template.format(_plain(number))
+    return text.removesuffix("s") if number == 1 else text
+
+
 # Numbers.
 
 
@@ -58,8 +63,7 @@ def _with_unit(template: str, key: ForeignKey, path: str) -> Answer:
     """A number with its unit."""
     if key.number is None:
         return None
-    text = template.format(_plain(key.number))
-    return Replacement({path: text.removesuffix("s") if key.number == 1 else text})
+    return Replacement({path: _count(key.number, template)})
 
 
 def _milliseconds(key: ForeignKey, path: str) -> Answer:
@@ -102,7 +106,7 @@ def _warmup(key: ForeignKey, path: str) -> Answer:
         return None
     if 0 < key.number < 1 or key.name.endswith(("ratio", "fraction")):
         return Replacement({path: f"{_plain(100 * key.number)} %"}, "a share of the horizon")
-    return Replacement({path: f"{_plain(key.number)} steps"})
+    return Replacement({path: _count(key.number)})
 
 
 def _every(key: ForeignKey, path: str) -> Answer:
@@ -116,17 +120,17 @@ def _every(key: ForeignKey, path: str) -> Answer:
     if number is None:
         return None
     if key.name == "val_check_interval" and isinstance(key.value, float):
-        return Replacement({path: f"{_plain(number)} epochs"}, "where a share is one of an epoch")
+        return Replacement({path: _count(number, "{} epochs")}, "where a share is one of an epoch")
     if key.name == "saves_per_epoch":
-        return Replacement({path: f"{_plain(1 / number)} epochs"})
+        return Replacement({path: _count(1 / number, "{} epochs")})
     if number >= 1:
-        return Replacement({path: f"{_plain(number)} steps"})
+        return Replacement({path: _count(number)})
     horizon = key.of("schedule.horizon")
     updates = horizon.in_unit("steps") if isinstance(horizon, Duration) else None
     if updates is None:
         return None
     note = f"a count with a unit ({number:g} of {updates} steps)"
-    return Replacement({path: f"{max(1, round(number * updates))} steps"}, note)
+    return Replacement({path: _count(max(1, round(number * updates)))}, note)
 
 
 def _batches(key: ForeignKey, path: str) -> Answer:

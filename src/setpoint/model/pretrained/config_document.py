@@ -55,11 +55,6 @@ _MUST_BE: Mapping[str, tuple[object, ...]] = {
 _REFUSED: Mapping[str, str] = {"auto_map": "refers to code in the repository, which is not run"}
 
 
-def _special_float(value: dict[str, Any]) -> Any:
-    """A float that transformers writes as `{"__float__": "Infinity"}`; other objects unchanged."""
-    return float(value["__float__"]) if value.keys() == {"__float__"} else value
-
-
 class ConfigDocument:
     """The keys of a config.json, with a record of those that were read.
 

@@ -33,8 +33,6 @@ from setpoint.units.dtype import DType
 
 Rows = tuple[int, int] | None
 """First row and end; None: all rows."""
-"""First row and end; None: all rows."""
-"""First row and end; None: all rows."""
 
 
 def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
