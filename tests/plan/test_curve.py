@@ -105,7 +105,7 @@ def test_what_a_drawing_does_not_show() -> None:
     (note,) = draw_curve(job("schedule=plateau", "evaluation.every=9 steps")).notes
     assert "held_out.loss improves at every evaluation; after more than 2 in a row" in note
     (note,) = draw_curve(job("schedule.by=tokens", "batch.sequence_length=128")).notes
-    assert note == "by tokens: drawn for full batches of 1,024 tokens; smaller ones advance it less"
+    assert note == "by tokens: drawn for full rows of 128 tokens; shorter ones advance it less"
     (note,) = draw_curve(job("schedule.by=epoch")).notes
     assert "the rate is constant within an epoch" in note
 

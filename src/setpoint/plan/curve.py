@@ -207,9 +207,9 @@ def _notes(job: Job) -> list[str]:
             f"{section.factor:g}{floor}"
         ]
     if section.moved_by == "tokens":
-        tokens = job.batch.global_size * job.batch.sequence_length
+        length = job.batch.sequence_length
         return [
-            f"by tokens: drawn for full batches of {tokens:,} tokens; smaller ones advance it less"
+            f"by tokens: drawn for full rows of {length:,} tokens; shorter ones advance it less"
         ]
     if section.moved_by == "epoch":
         first = job.optimizer.lr * job.schedule.build()(_Run(job, None).place(0))
