@@ -39,8 +39,8 @@ class BatchRamp(Config):
     """Global batch size of the first step, in sequences."""
 
     increment: int = field(ge=1)
-    """Sequences by which the global batch size grows, again and again, up to
-    `batch.global_size`."""
+    """Increment of the global batch size at each stage, in sequences; a divisor of
+    `batch.global_size` - `start`."""
 
     over: Length
     """Length of the ramp in steps or tokens ("1e9 tokens"), counting tokens as full rows; then the
