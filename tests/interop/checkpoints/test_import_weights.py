@@ -154,7 +154,9 @@ def test_litgpt(tmp_path: Path, family: str, old: bool) -> None:
 
 
 @pytest.mark.parametrize("family", ["mistral", "gemma", "gemma2", "phi3", "mixtral"])
-def test_litgpt_with_the_config_of_hugging_face(tmp_path: Path, family: str) -> None:
+def test_litgpt_with_the_config_of_hugging_face(
+    tmp_path: Path, family: str, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Of models that model_config.yaml is not read for; downloads have a config.json beside it."""
     more = {"phi3": {"pad_token_id": 0}, "mixtral": {"num_local_experts": 4}}.get(family, {})
     model = written.decoder(family, **more)
@@ -162,6 +164,13 @@ def test_litgpt_with_the_config_of_hugging_face(tmp_path: Path, family: str) -> 
     torch.save(written.lit(model), folder / "lit_model.pth")
     run(folder, tmp_path / "out")
     agrees(tmp_path / "out", model)
+    (folder / "config.json").unlink()
+    text = written.lit_config(model).replace("norm_class_name: RMSNorm", "norm_class_name: Other")
+    (folder / "model_config.yaml").write_text(text)
+    assert main(["checkpoint", "import", str(folder), str(tmp_path / "other")]) == 2
+    said = capsys.readouterr().err
+    assert "Only configurations of Llama, Qwen 2 and Qwen 3 are read from" in said
+    assert "Valid: --model MODEL" in said
 
 
 @pytest.mark.parametrize("bias", [True, False])

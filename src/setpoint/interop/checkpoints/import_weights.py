@@ -172,10 +172,10 @@ def import_weights(foreign: Foreign, target: Path, dtype: str | None = None) -> 
     """
     contents, config, family = foreign.contents, foreign.config, foreign.family
     if config is None or family is None:
+        reason = contents.unconverted or f"{contents.path} does not record its model"
         raise SetpointError(
-            f"{contents.path} does not record its model.\nValid: --model MODEL, a "
-            f"directory with the config.json of the model or its id on the hub; or --job SOURCE, a "
-            f"job with that model"
+            f"{reason}.\nValid: --model MODEL, a directory with the config.json of the model or "
+            f"its id on the hub; or --job SOURCE, a job with that model"
         )
     require_free(target)
     assert config.vocab_size is not None, "every config.json has it"

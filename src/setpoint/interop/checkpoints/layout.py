@@ -36,6 +36,7 @@ class Contents:
         updates: number of optimizer updates, by parameter.
         step: training step; None if the files have none.
         keys: config.json keys of the model; None if the files do not describe it.
+        unconverted: reason why the files' description of the model is not in `keys`.
         has_biases: False if modules that have biases in config.json have none.
         notes: parts that were not read, with the reasons.
     """
@@ -46,6 +47,7 @@ class Contents:
     updates: dict[str, int] = field(default_factory=dict[str, int])
     step: int | None = None
     keys: dict[str, Any] | None = None
+    unconverted: str = ""
     has_biases: bool = True
     notes: list[str] = field(default_factory=list[str])
 

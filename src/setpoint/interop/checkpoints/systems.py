@@ -177,6 +177,9 @@ def _read_litgpt(path: Path, optimizer: bool) -> Contents:
             contents.keys = _litgpt_keys(described)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise SetpointError(f"{described} does not describe a model: {error}") from error
+        if contents.keys is None:
+            models = "Llama, Qwen 2 and Qwen 3"
+            contents.unconverted = f"Only configurations of {models} are read from {described}"
     if isinstance(content, dict) and isinstance(content.get("step_count"), int):
         contents.step = content["step_count"]
     saved = content.get("optimizer") if isinstance(content, dict) else None
