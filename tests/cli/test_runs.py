@@ -57,6 +57,14 @@ def test_lists_filters_and_sorts(cli: CommandLine) -> None:
     assert set(twice) == {f"runs/exp/tiny-{number}" for number in (1, 2, 3)}
 
 
+def test_numbers_that_json_lacks_have_the_names_of_the_metrics_file(cli: CommandLine) -> None:
+    for name, loss in (("tiny-1", "NaN"), ("tiny-2", "-Infinity")):
+        row = {"kind": "train", "step": 5, "mean_loss": loss}
+        cli.file(f"runs/exp/{name}/metrics.jsonl", f"{json.dumps(row)}\n")
+    rows = json.loads(cli.ok("runs list --json --column train.mean_loss"))["runs"]
+    assert [row.get("train.mean_loss") for row in rows] == ["NaN", "-Infinity", None]
+
+
 def test_a_place_without_runs(
     cli: CommandLine, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

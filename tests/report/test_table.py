@@ -9,6 +9,7 @@ import pytest
 from setpoint.config import SetpointError
 from setpoint.config.record.record import ABSENT
 from setpoint.report.table import Table
+from setpoint.track.jsonl import plain_numbers
 
 ROWS = [["b", 1e-4, 2.0], ["a", 3e-4, math.nan], ["c", ABSENT, 1.23456789], ["d", None, None]]
 
@@ -47,9 +48,9 @@ def test_a_table_has_a_csv_form() -> None:
 
 
 def test_a_table_has_a_json_form() -> None:
-    assert table().to_json() == [
+    assert plain_numbers(table().to_json()) == [
         {"run": "b", "optimizer.lr": 1e-4, "loss": 2.0},
-        {"run": "a", "optimizer.lr": 3e-4, "loss": "nan"},
+        {"run": "a", "optimizer.lr": 3e-4, "loss": "NaN"},
         {"run": "c", "loss": 1.23456789},
         {"run": "d", "optimizer.lr": None, "loss": None},
     ]

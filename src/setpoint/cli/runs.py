@@ -15,7 +15,7 @@ from typing import Any
 from setpoint.cli.options import IMPORT, JSON, Arguments, Command, Option
 from setpoint.cli.output import bold, emit, print_notes, table
 from setpoint.cli.source import prepare, run_path
-from setpoint.config import ABSENT, SetpointError, did_you_mean, plural
+from setpoint.config import ABSENT, SetpointError, did_you_mean, plain, plural
 from setpoint.config.words.errors import printable
 from setpoint.ops.proof import record_problems, verify_chain
 from setpoint.report.goodput import FAILED, RUNNING
@@ -25,6 +25,7 @@ from setpoint.runs.index import Labels, indexed, read_labels, require_name, writ
 from setpoint.runs.live_view import EVENTS, Watched
 from setpoint.runs.query import parse
 from setpoint.track.console import is_terminal, short_count, short_time
+from setpoint.track.jsonl import plain_numbers
 from setpoint.track.run_directory import is_run_directory, not_a_run
 from setpoint.train.run_status import goodput_of
 
@@ -129,7 +130,11 @@ def print_runs(arguments: Arguments, result: Table, notes: list[str]) -> None:
         print(result.to_csv(), end="", flush=True)
         print_notes(notes)
     else:
-        emit(arguments, lambda: {"runs": result.to_json(), "notes": notes}, lines, notes)
+
+        def facts() -> dict[str, Any]:
+            return {"runs": plain(plain_numbers(result.to_json())), "notes": notes}
+
+        emit(arguments, facts, lines, notes)
 
 
 @Command("runs tag TAG RUN...", Option("--remove", "Remove the tag."))

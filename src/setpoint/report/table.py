@@ -8,7 +8,7 @@ import math
 from collections.abc import Collection, Sequence
 from typing import Any
 
-from setpoint.config import ABSENT, SetpointError, did_you_mean, plain
+from setpoint.config import ABSENT, SetpointError, did_you_mean
 from setpoint.config.words.text import in_full
 
 
@@ -74,10 +74,10 @@ class Table:
         return stream.getvalue()
 
     def to_json(self) -> list[dict[str, Any]]:
-        """One mapping per row, without absent values; infinities and NaN become text."""
+        """One mapping per row, without absent values."""
         return [
             {
-                name: str(value) if value != value else plain(value)
+                name: value
                 for name, value in zip(self.columns, row, strict=True)
                 if value is not ABSENT
             }
