@@ -14,12 +14,14 @@ from torch.nn import functional
 
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
+from setpoint.config.resolving.checks import verify
 from setpoint.plan.curve import draw_curve
 from setpoint.plan.preflight import preflight
 from setpoint.train.batch_ramp import stages_of
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_data import phases_of
 from setpoint.train.config import Job
+from setpoint.train.position import Position, share_done
 from setpoint.train.run import train
 
 from ..support.snapshots import compare
@@ -27,6 +29,7 @@ from .rules.refusals import refusals
 from .small import Steps, loop_of, small_job, train_rows
 
 LENGTH = 16
+BATCH = ("micro_size", "accumulation")
 RAMP = "batch.ramp={start: 2, increment: 2, over: 170 tokens}"
 GROWING = ("batch.global_size=8", RAMP, f"batch.sequence_length={LENGTH}", "duration=6 steps")
 SIZES = [2, 2, 4, 6, 8, 8]
@@ -35,7 +38,7 @@ SIZES = [2, 2, 4, 6, 8, 8]
 
 def growing(folder: Path, *flags: str) -> Job:
     given = (*GROWING, "model.dropout=0", "evaluation=null", *flags)
-    return small_job(folder, *given, without=("micro_size", "accumulation"))
+    return small_job(folder, *given, without=BATCH)
 
 
 @given(st.integers(1, 9), st.integers(1, 9), st.integers(1, 9), st.integers(1, 700))
@@ -68,6 +71,20 @@ def test_steps_and_sequences_are_inverse(step: int) -> None:
     assert batch.steps_for(before) == step < batch.steps_for(before + 1) <= step + 1
     assert batch.sequences_before(step + 1) - before == batch.size_at(step)
     assert batch.accumulation_at(step) * batch.micro_size == batch.size_at(step)
+
+
+def test_steps_of_a_ramp_count_by_their_sequences(tmp_path: Path) -> None:
+    """For the time that is left, and the training between two evaluations."""
+    job = compose(Job, flags=GROWING).resolve()
+    shares = [share_done(job.duration, Position(step), job.batch) for step in range(7)]
+    assert shares == [sum(SIZES[:step]) / sum(SIZES) for step in range(7)]
+    flags = (*GROWING, "data.held_out=30", "evaluation.sequences=60", "evaluation.every=2 steps")
+    (caution,) = (
+        caution
+        for caution in verify(small_job(tmp_path, *flags, without=BATCH), ("files",)).cautions
+        if caution.code == "evaluation-longer-than-training"
+    )
+    assert f" and {2 * sum(SIZES) / 6 * LENGTH:.0f} are trained" in caution.message
 
 
 @pytest.mark.parametrize("workers", [0, 1])

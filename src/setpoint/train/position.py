@@ -55,9 +55,16 @@ def is_over(duration: Duration, position: Position) -> bool:
     return any(position.in_unit(limit.unit) >= limit.count for limit in duration.limits)
 
 
-def share_done(duration: Duration, position: Position) -> float:
-    """Completed fraction of the run, by the nearest limit."""
-    return min(1.0, max(position.in_unit(limit.unit) / limit.count for limit in duration.limits))
+def share_done(duration: Duration, position: Position, batch: BatchConfig | None = None) -> float:
+    """Completed fraction of the run, by the nearest limit.
+
+    Arguments:
+        batch: counts steps by their sequences, which differ in a batch size ramp; None: equally.
+    """
+    shares = {limit.unit: position.in_unit(limit.unit) / limit.count for limit in duration.limits}
+    if batch is not None and (steps := duration.in_unit("steps")):
+        shares["steps"] = batch.sequences_before(position.step) / batch.sequences_before(int(steps))
+    return min(1.0, max(shares.values()))
 
 
 def is_due(period: Period, before: Position, now: Position, last: bool) -> bool:

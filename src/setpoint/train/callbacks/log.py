@@ -107,7 +107,7 @@ class LogCallback(Callback):
         row = self.row(position, result, more, data_wait, due)
         self.start(loop)
         self.trackers.write(row)
-        done = share_done(loop.job.duration, position)
+        done = share_done(loop.job.duration, position, loop.job.batch)
         self.progress.show(
             Reading(
                 step=position.step,

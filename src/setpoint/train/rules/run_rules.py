@@ -15,6 +15,7 @@ from setpoint.train.evaluation.config import (
     METRICS,
     Best,
 )
+from setpoint.units import Period
 
 if TYPE_CHECKING:
     from setpoint.data.config import Data
@@ -55,10 +56,8 @@ def may_be_long(job: Job) -> bool:
     counts = [section.sequences_of(name) for name in section.names]
     if None in counts:
         return True
-    length = job.batch.sequence_length
-    per_step = job.batch.global_size * length
-    interval = section.every.count * (per_step if section.every.unit == "steps" else 1)
-    return sum(count or 0 for count in counts) * length > BACKWARD * interval
+    tokens = sum(count or 0 for count in counts) * job.batch.sequence_length
+    return tokens > BACKWARD * _interval(job, section.every)
 
 
 @rule(
@@ -75,7 +74,7 @@ def long_evaluation(job: Job) -> Iterator[Caution]:
     if needed is None or needed[0] <= BACKWARD * needed[1]:
         return
     tokens, interval = needed
-    least = math.ceil(tokens / BACKWARD / (job.batch.global_size * job.batch.sequence_length))
+    least = math.ceil(tokens / BACKWARD / _interval(job, Period("1 step")))
     sequences = max(int(0.1 * BACKWARD * interval / job.batch.sequence_length), 1)
     yield Caution(
         LONG_EVALUATION,
@@ -100,8 +99,6 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
     section, batch = job.evaluation, job.batch
     if section is None or section.every.unit not in ("steps", "tokens"):
         return None
-    per_step = batch.global_size * batch.sequence_length
-    interval = section.every.count * (per_step if section.every.unit == "steps" else 1)
     total = 0.0
     for name in section.names:
         size = _held_out_tokens(job.data) if name == HELD_OUT else None
@@ -115,7 +112,17 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
         if size is None:
             return None
         total += size
-    return total, interval
+    return total, _interval(job, section.every)
+
+
+def _interval(job: Job, every: Period) -> float:
+    """Tokens of a period in steps or tokens; steps of a batch size ramp count as their mean."""
+    if every.unit == "tokens":
+        return every.count
+    batch, sequences = job.batch, float(job.batch.global_size)
+    if batch.ramp is not None and (steps := job.total_steps()):
+        sequences = batch.sequences_before(steps) / steps
+    return every.count * sequences * batch.sequence_length
 
 
 def _held_out_tokens(data: Data) -> float | None:
