@@ -210,22 +210,27 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert "needs a decision" in {r.kind for r in document.reports if r.key == "datasets"}
 
 
+MARKED = ("differs: messages with 0 or false in train, training or weight",)
+
+
 @pytest.mark.parametrize(("entry", "source", "reported"), [
-    ("{path: a/b, type: sharegpt, conversation: chatml}", {"template": "chatml"}, ()),
+    ("{path: a/b, type: sharegpt, conversation: chatml}", {"template": "chatml"}, MARKED),
     ("{path: a/b, type: alpaca}", {"template": "alpaca"}, ()),
-    ("{path: a/b, type: chat_template, chat_template: [x]}", {"type": "conversations"}, ()),
+    ("{path: a/b, type: chat_template, chat_template: [x]}", {"type": "conversations"}, MARKED),
     ("{path: a/b, type: 'alpaca:chat'}", {}, ("needs a decision: type alpaca:chat:",)),
-    ("{path: rows/b.jsonl, type: chat_template}", {"paths": ["./rows/b.jsonl"]}, ()),
-    ("{path: a/b, type: chat_template, chat_template: tokenizer_default_fallback_chatml}", {}, ()),
+    ("{path: rows/b.jsonl, type: chat_template}", {"paths": ["./rows/b.jsonl"]}, MARKED),
+    ("{path: a/b, type: chat_template, chat_template: tokenizer_default_fallback_chatml}", {},
+     MARKED),
     ("{path: rows/b.jsonl, type: completion}", {"type": "text", "paths": ["./rows/b.jsonl"]}, ()),
     ("{path: a/b, type: chat_template, roles_to_train: [gpt], train_on_eos: turn, "
-     "roles: {user: [human], assistant: [gpt, model]}}", {}, ()),
+     "roles: {user: [human], assistant: [gpt, model]}}", {}, MARKED),
     ("{path: a/b, type: chat_template, roles_to_train: [user], train_on_eos: last, "
      "roles: {user: [patient]}}", {},
-     ("needs a decision: roles:", "differs: roles_to_train, train_on_eos:")),
-    ("{path: a/b, type: chat_template, roles_to_train: []}", {}, ("differs: roles_to_train:",)),
+     ("needs a decision: roles:", *MARKED, "differs: roles_to_train, train_on_eos:")),
+    ("{path: a/b, type: chat_template, roles_to_train: []}", {},
+     (*MARKED, "differs: roles_to_train:")),
     ("{path: a/b, type: chat_template, message_field_role: who, message_field_content: value}",
-     {"columns": {"role": "who", "content": "value"}}, ()),
+     {"columns": {"role": "who", "content": "value"}}, MARKED),
     ("{path: rows/b.jsonl, type: input_output}", {"type": "conversations"}, ()),
     ("{path: json, data_files: '*.jsonl', type: alpaca}", {"paths": ["./*.jsonl"]}, ()),
     ("{path: ./rows, data_files: [a.jsonl, b.jsonl], type: alpaca}",
@@ -235,7 +240,7 @@ def test_what_is_reported(tmp_path: Path) -> None:
     ("{path: a/b, type: chat_template, field_messages: talk, message_field_training: train}",
      {"columns": {"conversations": "talk"}}, ()),
     ("{path: a/b, type: chat_template, drop_system_message: true}", {},
-     ("not converted: no field has the meaning of drop_system_message",)),
+     (*MARKED, "not converted: no field has the meaning of drop_system_message",)),
 ])  # fmt: skip
 def test_data_sets(
     tmp_path: Path, entry: str, source: dict[str, object], reported: tuple[str, ...]
@@ -300,7 +305,11 @@ def test_a_part_of_a_split_and_a_shortest_text_are_reported(tmp_path: Path) -> N
     document = read(tmp_path, base=base)
     (source,) = document.data["data"]["sources"]
     assert source["paths"] == ["hf://datasets/a/b@~parquet/default/train/*.parquet"]
-    assert source["filter"] == {"shards": 10}
+    assert source["filter"] == {"shards": 10, "longest": 2048}
+    for strategy, kind in (("drop", "drop"), ("truncate", "truncate"), ("raise", "error")):
+        job = converted(tmp_path, f"excess_length_strategy: {strategy}\n")
+        (limits,) = (source.filter for source in job.data.sources)
+        assert limits is not None and (limits.longest, limits.too_long) == (2048, kind)
     assert any("10 % of the rows" in report.text for report in document.reports)
     document = read(tmp_path, base=base.replace("[:10%]", "[:95%]"))
     assert any("not 0.95 of them" in report.text for report in document.reports)

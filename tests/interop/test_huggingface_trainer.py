@@ -100,6 +100,15 @@ def test_rates_are_those_of_the_scheduler_of_transformers(
     assert_rates(job, lambda step: expected[step], 1e-9)
 
 
+def test_a_share_of_epochs_is_not_rounded_up(tmp_path: Path) -> None:
+    keys = {"max_steps": None, "num_train_epochs": 2, "warmup_steps": None, "warmup_ratio": 0.1}
+    document = read(tmp_path, **keys)
+    assert document.data["schedule"]["warmup"] == "10 %"
+    assert kinds(document)["warmup_ratio"] == "differs"
+    for more in ({"lr_scheduler_type": "constant"}, {"max_steps": 32}):
+        assert "warmup_ratio" not in kinds(read(tmp_path, **keys | more))
+
+
 def test_batch_is_per_device_times_accumulation_times_ranks(tmp_path: Path) -> None:
     job = converted(tmp_path, ranks=4, fsdp="full_shard auto_wrap", optim="adamw_torch")
     assert (job.batch.global_size, job.batch.micro_size) == (4 * 3 * 4, 4)
@@ -176,6 +185,12 @@ def test_the_model_of_the_folder_and_what_needs_a_decision(
     read(tmp_path, optim="adafactor")
     assert main(["convert", str(tmp_path / "job.json"), "--strict"]) != 0
     assert "optim: differs" in capsys.readouterr().err
+    keys = {"model_name_or_path": "gpt2", "max_length": 64, "packing": True, "dtype": "float32",
+            "packing_strategy": "ffd", "block_size": None}  # fmt: skip
+    read(tmp_path, **keys, per_device_eval_batch_size=2)
+    assert main(["convert", str(tmp_path / "job.json"), "--strict"]) == 0
+    assert "per_device_eval_batch_size: without effect" in capsys.readouterr().err
+    assert main(["fingerprint", str(tmp_path / "job.json"), "--strict"]) == 0
 
 
 def test_models_without_an_organization_are_found_on_the_hub(tmp_path: Path) -> None:
@@ -254,6 +269,15 @@ def test_files_of_trl_have_its_defaults(
     document = read(tmp_path, block_size=None, **keys)
     assert_values(document.data, fields)
     job_of(document, 2)
+
+
+def test_recomputation_by_either_name(tmp_path: Path) -> None:
+    new, old = "activation_checkpointing", "gradient_checkpointing"
+    on: list[dict[str, Any]] = [{}, {new: True, old: False}]
+    off: list[dict[str, Any]] = [{old: False}, {new: False}, {new: False, old: True}]
+    for keys in (*on, *off):
+        document = read(tmp_path, block_size=None, max_length=64, **keys)
+        assert (new in document.data.get("memory", {})) is (keys in on), keys
 
 
 def test_local_files_of_a_split(tmp_path: Path) -> None:
@@ -358,6 +382,8 @@ def test_what_trl_has_and_setpoint_has_not_is_reported(tmp_path: Path) -> None:
     assert kinds(document)["lora_r"] == "without effect"
     for key in ("eos_token", "chat_template", "dataset_mixer"):
         assert kinds(document)[key] == "needs a decision"
+    document = read(tmp_path, packing=True, packing_strategy="wrapped")
+    assert kinds(document)["packing_strategy"] == "differs"  # rows overlap by a token
 
 
 def test_the_dtype_of_the_weights_is_said(tmp_path: Path) -> None:

@@ -173,7 +173,7 @@ def convert(arguments: Arguments) -> int:
     if composition.problems:
         raise ConfigError(composition.problems)
     print_notes([str(report) for report in document.reports])
-    if document.reports and arguments.has("--strict"):
+    if arguments.has("--strict") and not all(report.is_exact for report in document.reports):
         raise SetpointError(f"{parts[1]} cannot be converted exactly, see above (--strict)")
     words = shlex.join(["--", *arguments.foreign] if arguments.foreign else [])
     text = f"# setpoint convert {' '.join([':'.join(parts), words]).strip()}\n"

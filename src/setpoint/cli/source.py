@@ -166,6 +166,8 @@ def _refuse_reports(composition: Composition[Any]) -> None:
     """Report the keys in other systems' files that were not converted exactly."""
     for document in composition.files:
         for report in getattr(document, "reports", ()):
+            if report.is_exact:
+                continue
             text = f"{report.kind}: {report.text}"
             composition.notes.remove(str(report))
             composition.problems.append(Problem(report.key, text, origin=report.place))

@@ -127,9 +127,13 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
     limits = {"shards": entry.get("shards") or c.number("dataset_shard_num"),
               "shard": entry.get("shards_idx") or c.number("dataset_shard_idx"),
               "shortest": c.number("min_sample_len")}  # fmt: skip
+    if not is_text:  # without the target after the last token of a row
+        kinds = {"drop": None, "truncate": "truncate", "raise": "error"}
+        limits |= {"longest": c.number("sequence_len"),
+                   "too_long": kinds.get(str(c.value("excess_length_strategy")))}  # fmt: skip
     if limits["shortest"] and is_text:
         c.report("differs", "min_sample_len", "a number of bytes of text; in Axolotl, of tokens")
-    if limits["shards"] or limits["shortest"]:
+    if not is_text or limits["shards"] or limits["shortest"]:
         source["filter"] = {name: value for name, value in limits.items() if value is not None}
     return {name: value for name, value in source.items() if value is not None}
 
@@ -176,6 +180,9 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         if "roles" in unusual:
             unusual.remove("roles")
             c.report("needs a decision", key, "roles: rows need the usual names, such as assistant")
+        if "message_field_training" not in entry and not c.value("train_on_inputs"):
+            here = "messages with 0 or false in train, training or weight are not trained on"
+            c.differs(key, here, "only if message_field_training names that field")
         if unusual:
             text = f"{', '.join(unusual)}: the loss is on each answer of an assistant with its end"
             c.report("differs", key, text)

@@ -130,6 +130,11 @@ class Report:
     place: str
     text: str
 
+    @property
+    def is_exact(self) -> bool:
+        """True if the conversion is exact: the key has no effect on the result."""
+        return self.kind == "without effect"
+
     def __str__(self) -> str:
         return f"{self.place}: {self.key}: {self.kind}: {self.text}"
 

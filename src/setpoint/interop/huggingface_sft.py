@@ -121,6 +121,8 @@ def convert_data(c: Conversion) -> None:
     elif strategy == "wrapped":
         c.set("data.packing.method", "concatenate", "packing_strategy")
         c.set("data.packing.isolate", False, "packing_strategy")
+        here = "rows overlap by a token, so that each position has a target"
+        c.differs("packing_strategy", here, "the first token of a row is no target")
         return
     else:
         c.set("data.packing.method", "first_fit_decreasing", "packing_strategy", "packing")

@@ -64,9 +64,8 @@ KEYS = {
     "ddp_find_unused_parameters": Key(None, refused="every parameter takes part in each step"),
     "accelerator_config": Key(None, refused="accelerate is not used"),
     # Evaluation, logs and checkpoints.
-    **keys_of("", eval_strategy="no", eval_on_start=False),
+    **keys_of("", eval_strategy="no", eval_on_start=False, per_device_eval_batch_size=8),
     "eval_delay": Key(0, refused="evaluation begins with training"),
-    "per_device_eval_batch_size": Key(8, refused="evaluation has batches of batch.micro_size"),
     **keys_of("", logging_strategy="steps", logging_steps=500.0, logging_first_step=False,
         project="huggingface", save_strategy="steps", save_steps=500.0),
     "save_total_limit": Key(None, "checkpoint.keep"),
@@ -154,6 +153,9 @@ def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) ->
         c.set("schedule.warmup", f"{math.ceil(total * warmup)} steps", *keys)
     else:
         c.set("schedule.warmup", f"{100 * warmup:.10g} %", *keys)
+        if c.value("lr_scheduler_type") != "constant":  # which has no warm-up
+            here = f"{100 * warmup:.10g} % of all steps, a fraction if they do not divide"
+            c.differs(keys[0], here, "rounded up; max_steps in place of epochs makes both equal")
 
 
 def _model(c: Conversion) -> None:
@@ -284,14 +286,18 @@ def _memory(c: Conversion) -> None:
             c.set("parallel.device", "cuda", "fp16")  # there is no fp16 on a CPU there, too
     if isinstance(c.value("tf32"), bool):
         c.set("precision.tf32", c.value("tf32"), "tf32")
-    convert_recomputation(c, "gradient_checkpointing")
-    if c.value("activation_checkpointing"):
-        convert_recomputation(c, "activation_checkpointing")
+    # The first name is an alias of the second, and counts only if that is unset.
+    names = ("gradient_checkpointing", "activation_checkpointing")
+    given = [name for name in names if c.value(name) is not None]
+    convert_recomputation(c, given[-1] if given else names[0])
     convert_compilation(c)
 
 
 def _records(c: Conversion, total: int | None) -> None:
     """Evaluation, logs and checkpoints."""
+    if c.number(size := "per_device_eval_batch_size") != KEYS[size].default:
+        text = "evaluation has batches of batch.micro_size, which do not change its result"
+        c.report("without effect", size, text)
     strategy = c.choice("eval_strategy", "no", "steps", "epoch")
     if strategy == "no":
         c.set("evaluation", None, "eval_strategy")
