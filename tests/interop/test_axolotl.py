@@ -71,6 +71,14 @@ def test_rates_are_those_of_its_formula(
     assert_rates(job, lambda step: factor(step, total, warmup, least, end), 1e-9)
 
 
+def test_a_share_of_epochs_is_not_rounded(tmp_path: Path) -> None:
+    for text in ("warmup_ratio: 0.1\n", "warmup_steps: 0.1\n"):
+        document = read(tmp_path, text)
+        assert document.data["schedule"]["warmup"] == "10 %"
+        assert kinds(document)[text.partition(":")[0]] == "differs"
+    assert "warmup_ratio" not in kinds(read(tmp_path, "warmup_ratio: 0\n"))
+
+
 def test_batch_data_and_precision(tmp_path: Path) -> None:
     job = converted(tmp_path, "evals_per_epoch: 4\nsaves_per_epoch: 2\n", ranks=4)
     assert (job.batch.global_size, job.batch.sequence_length) == (2 * 4 * 4, 2048)

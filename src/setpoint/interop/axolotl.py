@@ -174,6 +174,9 @@ def _schedule(c: Conversion, total: int | None) -> None:
         c.set("schedule.warmup", f"{percent:.10g} %", *keys)
         if ratio is None:
             c.report("differs", "warmup_steps", "3 % of all steps; in Axolotl, at most 100")
+        elif ratio:
+            here = f"{100 * ratio:.10g} % of all steps, a fraction if they do not divide"
+            c.differs(next(filter(c.given, keys)), here, "rounded to steps")
     if name == "one_cycle":
         c.report("needs a decision", "lr_scheduler", "set [schedule]; piecewise takes any phases")
         return
