@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from setpoint.interop.dialect import Conversion, Key, alike, keys_of
-from setpoint.interop.transformers_trainer import convert_peft
+from setpoint.interop.transformers_trainer import IDLE, convert_peft
 
 MARKS = ("max_length", "packing", "packing_strategy", "dataset_mixer", "dataset_mixture",
          "dataset_text_field", "dataset_train_split", "dataset_splits", "use_peft",
@@ -47,9 +47,9 @@ KEYS = {
     **alike("", "callbacks benchmarks", Key(None,
         refused="models are not evaluated elsewhere while a run trains")),
     **alike("", "wandb_run_group num_processes num_completions_to_print",
-        Key(None, idle="it does not change the arithmetic")),
+        Key(None, idle=IDLE)),
     **alike("", "padding_free eval_packing pad_to_multiple_of pad_token tokenizer_name_or_path",
-        Key(None, idle="it does not change the arithmetic")),
+        Key(None, idle=IDLE)),
 }  # fmt: skip
 SPLITS = {"train": "train|training", "validation": "validation|valid|dev|val",
           "test": "test|testing|eval|evaluation"}  # fmt: skip

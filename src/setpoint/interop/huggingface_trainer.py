@@ -17,6 +17,7 @@ from setpoint.interop import huggingface_sft as sft
 from setpoint.interop.dialect import Conversion, Dialect, Key, keys_of, listed_keys
 from setpoint.interop.transformers_trainer import (
     HUB,
+    IDLE,
     NEFTUNE,
     convert_compilation,
     convert_optimizer,
@@ -28,7 +29,6 @@ from setpoint.interop.transformers_trainer import (
     read_json_file,
 )
 
-NO_ARITHMETIC = "it does not change the arithmetic"
 TRACKERS = {"tensorboard": "tensorboard", "wandb": "wandb", "mlflow": "mlflow", "aim": "aim",
             "comet_ml": "comet", "trackio": "trackio"}  # fmt: skip
 KEYS = {
@@ -85,7 +85,7 @@ KEYS = {
 }  # fmt: skip
 """Keys of `TrainingArguments` of transformers 5.23 and of run_clm.py, with their defaults."""
 KEYS |= {
-    name: Key(default, idle=NO_ARITHMETIC) for name, default in {
+    name: Key(default, idle=IDLE) for name, default in {
         "log_level": "passive", "log_level_replica": "warning", "log_on_each_node": True,
         "skip_memory_metrics": True, "include_num_input_tokens_seen": "no",
         "remove_unused_columns": True, "length_column_name": "length", "keep_linebreaks": True,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from setpoint.interop.dialect import Key, alike, keys_of
 
-PRINTED = "it changes only what is printed"
+PRINTED = "affects logging only"
 WORKERS = "workers live as long as the run"
 DEBUGGED = "it is for debugging and changes no number"
 IMAGES = "images are not supported: batches contain only tokens"

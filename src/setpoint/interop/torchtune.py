@@ -24,7 +24,7 @@ from setpoint.interop.dialect import (
 )
 from setpoint.interop.torchtune_models import FAMILIES, component, convert_model
 
-PRINTED = "it changes only what is printed"
+PRINTED = "affects logging only"
 OTHER_JOB = "a job of {}: Setpoint trains on text"
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "output_proj": "output"}
 TURN = {"input": "prompt", "output": "completion"}

@@ -17,7 +17,8 @@ from setpoint.config import SetpointError
 from setpoint.config.files.read import read_file
 from setpoint.interop.dialect import Conversion, Key
 
-HUB = "nothing is pushed to the hub while a run trains; `setpoint export` writes the model"
+HUB = "models are not pushed to the hub during training; use `setpoint export` afterwards"
+IDLE = "does not affect training results"
 OPTIMIZERS = {
     "adamw_torch": "adamw", "adamw_torch_fused": "adamw", "adamw_hf": "adamw",
     "adamw_torch_xla": "adamw", "adamw_torch_npu_fused": "adamw", "adamw_apex_fused": "adamw",

@@ -183,8 +183,8 @@ def _rows(run: RunData, name: str) -> Iterator[dict[str, Any]]:
     except OSError as error:
         run.problems.append(f"{name} cannot be read: {error.strerror or error}")
     if broken:
-        lines = "1 line is" if broken == 1 else f"{broken} lines are"
-        run.problems.append(f"{name}: {lines} not valid rows, omitted; the first is line {first}")
+        lines = "1 line is not a valid row" if broken == 1 else f"{broken} lines are not valid rows"
+        run.problems.append(f"{name}: {lines}, omitted; the first is line {first}")
 
 
 def json_number(value: float | None) -> Any:
