@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.checkpoint.places import is_point
 from setpoint.config import SetpointError, resolve
 from setpoint.presets.tiny import tiny
 from setpoint.report.goodput import FAILED, FINISHED, RUNNING, STOPPED
 from setpoint.sweep.launch import Launcher, environment, train_command
 from setpoint.sweep.run_sweep import sweep
-from setpoint.sweep.sweep_record import WAITING, SweepTask, is_point
+from setpoint.sweep.sweep_record import WAITING, SweepTask
 from setpoint.train.config import Job
 
 from .sample import FINISH, pretend, task_of

@@ -19,6 +19,7 @@ from setpoint.config import (
     did_you_mean,
     nearest,
 )
+from setpoint.files.atomic import read_json
 from setpoint.hub.fetch import is_url, protocol_problem
 
 from .folder import (
@@ -50,8 +51,28 @@ if TYPE_CHECKING:
 CHECKPOINTS = "checkpoints"
 """The folder of a run with its checkpoints."""
 
+POINT_FILE = "point.json"
+"""The file that distinguishes the record of a sweep's point from a run directory."""
+
 RECORD = (CONFIG, ORIGINS, MINIMAL)
 """The text files of a checkpoint's record, as `config.record.record_files` makes them."""
+
+
+def is_point(folder: str | Path) -> bool:
+    """True if a folder is the record of a sweep's point, whose run is elsewhere."""
+    return (Path(folder) / POINT_FILE).is_file()
+
+
+def run_of_point(folder: str | Path) -> Path:
+    """The run directory of a point's record."""
+    sweep = Path(folder).absolute().parent.parent
+    return run_in(sweep, read_json(Path(folder) / POINT_FILE)["run"])
+
+
+def run_in(sweep: Path, run: str) -> Path:
+    """A recorded run directory; the folder of the sweep may have been moved with its contents."""
+    moved = sweep / Path(run).name
+    return moved if moved.is_dir() else Path(run)
 
 
 def find_checkpoint(path: Path) -> Path | None:
@@ -84,7 +105,8 @@ def checkpoint_to_load(name: str) -> Path:
     """The directory of the checkpoint named by `checkpoint.load`.
 
     Arguments:
-        name: a run or its checkpoint folder, for the latest; or a path for `find_checkpoint`.
+        name: a run, its checkpoint folder or the folder of its point in a sweep, for the latest; or
+            a path for `find_checkpoint`.
 
     Raises:
         SetpointError: there is no checkpoint.
@@ -96,6 +118,8 @@ def checkpoint_to_load(name: str) -> Path:
         return checkpoint
     if not path.is_dir():
         raise MissingPathError(no_directory(path))
+    if is_point(path):
+        path = run_of_point(path)
     folder = path / CHECKPOINTS if (path / CHECKPOINTS).is_dir() else path
     steps = list_checkpoints(folder)
     if not steps:

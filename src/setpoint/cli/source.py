@@ -531,14 +531,14 @@ def run_directory_given(source: str | None) -> str | None:
     """The run directory that a source refers to, and that training it resumes; None for others."""
     if source is None or kind_of(source) != RUN:
         return None
-    from setpoint.sweep.sweep_record import is_point
+    from setpoint.checkpoint.places import is_point
 
     return None if is_point(source) else source
 
 
 def run_path(word: str, arguments: Arguments) -> str:
     """The path of a run on a command line: as given, or of the run of a preset, file or point."""
-    from setpoint.sweep.sweep_record import is_point, run_of_point
+    from setpoint.checkpoint.places import is_point, run_of_point
 
     if is_point(word):
         return str(run_of_point(word))

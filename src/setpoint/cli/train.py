@@ -136,7 +136,7 @@ def plan_run(arguments: Arguments) -> CheckedJob:
     job = composition.resolve()
     given = run_directory_given(source)
     if given is None and os.path.isdir(source):
-        from setpoint.sweep.sweep_record import is_point
+        from setpoint.checkpoint.places import is_point
 
         if is_point(source):
             given = run_directory_of(job)  # runs next to it may differ only in duration

@@ -16,13 +16,13 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from setpoint.checkpoint.places import is_point
 from setpoint.config import ABSENT, CONFIG, SetpointError, did_you_mean
 from setpoint.files.atomic import read_json, write_json
 from setpoint.files.lock import is_locked
 from setpoint.report.goodput import KILLED, RUNNING, goodput, last_step, status_of
 from setpoint.report.page.run_data import flat
 from setpoint.sweep.run_metrics import REDUCTIONS, MetricPath, RunMetrics, reduced
-from setpoint.sweep.sweep_record import is_point
 from setpoint.track.jsonl import read_jsonl
 from setpoint.track.run_directory import is_run_directory
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any, NamedTuple
 
+from setpoint.checkpoint.places import is_point, run_in, run_of_point
 from setpoint.config import (
     ABSENT,
     DERIVED,
@@ -26,10 +27,7 @@ from setpoint.sweep.sweep_record import (
     POINTS,
     SWEEP_FILE,
     WAITING,
-    is_point,
     read_record_of,
-    run_in,
-    run_of_point,
 )
 from setpoint.track.run_directory import is_run_directory
 

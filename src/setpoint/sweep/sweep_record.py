@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.checkpoint.folder import list_checkpoints
+from setpoint.checkpoint.places import POINT_FILE
 from setpoint.config import CONFIG, HEADER, Config, RunError, SetpointError, record_files, to_plain
 from setpoint.files.atomic import read_json, write_json, write_text
 from setpoint.files.lock import RunLock
@@ -26,8 +27,6 @@ LOCK = ".sweep.lock"
 SCHEMA = 1
 POINTS = "points"
 """The folder of the points in the folder of a sweep."""
-POINT_FILE = "point.json"
-"""The file that distinguishes the record of a point from a run directory."""
 LOG = "output.log"
 """The output of a point's process, over all its starts."""
 EVENTS = "events.jsonl"
@@ -161,23 +160,6 @@ def write_point(folder: Path, name: str, job: Config, run: str) -> list[str]:
     for file in sorted(files, key=lambda file: file == CONFIG):
         write_text(folder / file, files[file])
     return list(json.loads(files[CONFIG])[HEADER]["modules"])
-
-
-def is_point(folder: str | Path) -> bool:
-    """True if a folder is the record of a point whose run is elsewhere."""
-    return (Path(folder) / POINT_FILE).is_file()
-
-
-def run_of_point(folder: str | Path) -> Path:
-    """The run directory of a point's record."""
-    sweep = Path(folder).absolute().parent.parent
-    return run_in(sweep, read_json(Path(folder) / POINT_FILE)["run"])
-
-
-def run_in(sweep: Path, run: str) -> Path:
-    """A recorded run directory; the folder of the sweep may have been moved with its contents."""
-    moved = sweep / Path(run).name
-    return moved if moved.is_dir() else Path(run)
 
 
 def _make_folder(folder: Path) -> None:

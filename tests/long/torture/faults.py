@@ -17,6 +17,8 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import torch
+
 import setpoint.train.run as running
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.track import trackers
@@ -328,6 +330,15 @@ class Memory(AtPoint):
     def draw(self) -> None:
         super().draw()
         self.more = self.chance.choice([0, 0, 1 << 18, 1 << 20, 1 << 22])
+
+    def within(self, stack: ExitStack, rank: int) -> None:
+        """Let MKL allocate its work buffer, which it keeps, before there is no more memory.
+
+        Where it cannot, its products come from other kernels, which round differently: seen with
+        192 x 16 times 16 x 256, and with 16 x 64 times 64 x 256.
+        """
+        torch.ones(512, 512) @ torch.ones(512, 512)
+        super().within(stack, rank)
 
     def strike(self) -> None:
         pages = int(Path("/proc/self/statm").read_text().split()[0])

@@ -3,8 +3,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from setpoint.checkpoint.places import checkpoint_to_load
 from setpoint.config import SetpointError
 from setpoint.model import config_from_pretrained, load_pretrained
+from setpoint.model.pretrained.locate import locate
+from setpoint.sweep.sweep_record import write_point
 from setpoint.train.run import train
 
 from ...train.small import small_job
@@ -28,6 +31,18 @@ def test_a_run_comes_back_with_all_that_it_has_learned(tmp_path: Path) -> None:
         assert torch.equal(tensor, trained[name].to(kind))
     assert any(name.endswith("router.bias") for name in trained)
     assert config_from_pretrained(outcome.directory) == outcome.job.model
+
+
+def test_the_point_of_a_sweep_stands_for_its_run(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "duration=2 steps")
+    run, point = train(job).directory, tmp_path / "runs" / "points" / "lr=0.01"
+    write_point(point, point.name, job, str(run))
+    assert locate(str(point)).directory == locate(str(run)).directory
+    assert checkpoint_to_load(str(point)) == checkpoint_to_load(str(run))
+    run.rename(tmp_path / "moved")
+    for find in (locate, checkpoint_to_load):
+        with pytest.raises(SetpointError, match=str(run)):
+            find(str(point))
 
 
 def test_a_damaged_checkpoint_is_not_loaded(tmp_path: Path) -> None:

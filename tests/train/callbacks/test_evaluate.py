@@ -170,7 +170,8 @@ def test_a_run_that_ended_early_goes_on_only_with_more_patience(tmp_path: Path) 
 
 
 def test_the_best_is_forgotten_with_its_measure(tmp_path: Path) -> None:
-    flags = (*FALLS, "optimizer.lr=2", "checkpoint.every=2 steps")
+    flags = (*FALLS, "checkpoint.every=2 steps", "optimizer.lr=3", "schedule.type=piecewise",
+             "schedule.phases=[{length: 2, target: 1e-3}, {length: 1, target: 1}]")  # fmt: skip
     run = train(small_job(tmp_path, *flags, "duration=4 steps")).directory
     pointer = run / "checkpoints" / "best"
     assert pointer.read_text() == "step-00000002\n"

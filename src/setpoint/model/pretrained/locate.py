@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
 
 from setpoint.checkpoint.manifest import read_manifest, verify
-from setpoint.checkpoint.places import find_checkpoint, verify_record
+from setpoint.checkpoint.places import find_checkpoint, is_point, run_of_point, verify_record
 from setpoint.config import (
     ORIGINS,
     MissingPathError,
@@ -122,7 +122,8 @@ def is_on_hub(name: str) -> bool:
 
 
 def _run_checkpoint(path: Path) -> Path:
-    """The best checkpoint of a run, or else the newest."""
+    """The best checkpoint of a run, given by its directory or its point, or else the newest."""
+    path = run_of_point(path) if is_point(path) else path
     for name in ("best", "latest"):
         if (path / _CHECKPOINTS / name).is_file():
             checkpoint = find_checkpoint(path / _CHECKPOINTS / name)
