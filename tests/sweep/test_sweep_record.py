@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.checkpoint.places import run_of_point
 from setpoint.config import SetpointError
 from setpoint.config.record.record import record_files
 from setpoint.report.goodput import FINISHED
@@ -15,7 +16,6 @@ from setpoint.sweep.sweep_record import (
     SweepRecord,
     SweepTask,
     read_record_of,
-    run_of_point,
     run_state,
     write_point,
 )
