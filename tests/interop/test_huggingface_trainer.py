@@ -293,6 +293,13 @@ def test_local_files_of_a_split(tmp_path: Path) -> None:
     document = read(tmp_path, **keys, dataset_test_split="validation")
     assert kinds(document)["dataset_name"] == "needs a decision"
     assert document.data["data"]["validation"][0]["paths"] == [f"{tmp_path / 'rows'}/validation*"]
+    for name in names[:2]:
+        (tmp_path / "rows" / name).unlink()
+    (tmp_path / "rows/rest.jsonl").touch()
+    for split, name in (("train", "rest.jsonl"), ("validation", "validation*")):
+        document = read(tmp_path, **keys, dataset_train_split=split)
+        assert document.data["data"]["sources"][0]["paths"] == [f"{tmp_path / 'rows'}/{name}"]
+        assert kinds(document)["dataset_name"] == "needs a decision"
 
 
 def test_words_of_splits_are_those_of_the_package_datasets(tmp_path: Path) -> None:
@@ -304,6 +311,7 @@ def test_words_of_splits_are_those_of_the_package_datasets(tmp_path: Path) -> No
         for word in words.split("|"):
             (folder / f"{word}.jsonl").touch()
     patterns = get_data_patterns(str(folder))
+    (folder / "rest.jsonl").touch()
     for split in SPLITS:
         data = read(tmp_path, dataset_name=str(folder), dataset_train_split=split).data["data"]
         expected = {f"{word}.jsonl" for word in SPLITS[split].split("|")}

@@ -207,7 +207,7 @@ def local_files(c: Conversion, key: str, path: str, split: str) -> list[str]:
 
     if not (chosen := named(SPLITS.get(split, re.escape(split)))):
         others = named("|".join(SPLITS.values()))
-        chosen = [file for file in files if file not in others]
+        chosen = [file for file in files if file not in others and split == "train"]
         if folder.is_dir() and (split != "train" or others):
             c.report("needs a decision", key, f"no file of {path} has {split} in its name")
     if files and not chosen:  # a glob without a match, which `check` refuses
