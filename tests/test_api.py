@@ -2,8 +2,10 @@
 
 import json
 import math
+import re
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -108,8 +110,11 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
     with pytest.raises(sp.ConfigError) as error:
         model.generate("a", max_tokens=-4)
     assert [problem.path for problem in error.value.problems] == ["generation.max_tokens"]
-    with pytest.raises(sp.ConfigError, match="'nowhere.txt' does not exist"):
-        model.evaluate("nowhere.txt")
+    for call in (model.evaluate, partial(sp.evaluate, run.directory)):
+        with pytest.raises(sp.ConfigError, match="'nowhere.txt' does not exist") as error:
+            call("nowhere.txt")
+        (problem,) = error.value.problems
+        assert re.fullmatch(r"program \((tests/)?test_api.py:\d+\)", problem.origin)
     with pytest.raises(sp.SetpointError, match=r"generate: prompts\[0\] = 5"):
         model.generate(5)  # pyright: ignore[reportArgumentType]
     for wrong in ("worst", 1.5):

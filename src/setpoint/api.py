@@ -30,6 +30,7 @@ from setpoint.config import (
     read_record,
 )
 from setpoint.config.files.file_document import names_file
+from setpoint.config.values.origin import outside_origin
 from setpoint.data.sources.config import SourceConfig, Text, Tokens
 from setpoint.files.lock import is_locked
 from setpoint.infer.config import Inference
@@ -409,11 +410,10 @@ def source_of(texts: Texts) -> SourceConfig:
     from setpoint.data.sources.tokens import names_token_files
 
     path = os.fspath(texts)
-    tokens = Tokens(paths=(path,))
-    if names_token_files(tokens):
-        return tokens
-    text = Text(paths=(path,))
-    return conversations_in(text) or text
+    tokens, text = Tokens(paths=(path,)), Text(paths=(path,))
+    source = tokens if names_token_files(tokens) else conversations_in(text) or text
+    source.set_field("paths", (path,), outside_origin("setpoint."))
+    return source
 
 
 def _weights_of(source: Source) -> str:

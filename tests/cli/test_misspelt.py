@@ -18,6 +18,7 @@ def test_misspelt_options_are_answered_with_the_nearest(
         "check small.toml --no-model.tie_embeddings --no-colour", "list --foo",
         "list fields --josn", "check small.toml --nproc 2", "show small.toml --nproc_per_node=2",
         "train small.toml --nproc-per-node 2", "plan small.toml --gpu h100 --gpus 8",
+        "plan small.toml --gpus=8", "sweep small.toml --ranks 3",
     ]  # fmt: skip
     compare("cli/misspelt_options", transcript(lines))
 

@@ -13,12 +13,14 @@ from setpoint.config.composition import compose
 from setpoint.config.record.record import recorded_fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
+from setpoint.data.config import Data
+from setpoint.data.sources.config import Random
 from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds
 from setpoint.files.atomic import digest_file
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.inference import infer
-from setpoint.infer.tasks import ExportTask
+from setpoint.infer.tasks import DataSet, ExportTask
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.config import Job
@@ -135,6 +137,15 @@ def test_a_hugging_face_model_brings_its_tokenizer(tmp_path: Path) -> None:
     assert origin.describe(("model", "dim")) == f"record {folder}/config.json"
     (*_, (origin, _)) = chain_of(found.tokenizer, "path")
     assert origin.describe(("tokenizer", "path")) == f"record {folder}/tokenizer.json"
+    assert found.evaluation is not None and found.evaluation.sides == ("held_out",)
+    # The training data is unknown, so sets are evaluated alone.
+    sets = (DataSet(name="noise", sources=(Random(),)),)
+    other = Inference(weights=InferenceWeights(path=folder), evaluation=EvaluationTask(sets=sets))
+    for data, sides in ((None, ()), (Data(sources=(Random(),)), ("held_out",))):
+        if data is not None:
+            other.data = data
+        evaluation = complete(other).evaluation
+        assert evaluation is not None and evaluation.sides == sides
     given = Inference(
         weights=InferenceWeights(path=folder), tokenizer=Bytes(), evaluation=EvaluationTask()
     )

@@ -65,7 +65,7 @@ def is_point(folder: str | Path) -> bool:
 
 def run_of_point(folder: str | Path) -> Path:
     """The run directory of a point's record."""
-    sweep = Path(folder).absolute().parent.parent
+    sweep = Path(os.path.normpath(Path(folder, "..", "..")))
     return run_in(sweep, read_json(Path(folder) / POINT_FILE)["run"])
 
 

@@ -377,6 +377,8 @@ class Command:
             raise SetpointError("--stdin-format has no effect without --config-from-stdin")
         for option in self.options:
             if option.required and not parsed.has(option.name):
+                for token in parsed.overrides:  # perhaps this option, misspelt
+                    _refuse_like_option(self, token.partition("=")[0])
                 raise SetpointError(f"{option.flag} is missing: {option.help}")
         for name, texts in parsed.options.items():
             option = table[name]
@@ -604,6 +606,10 @@ def refuse_misspelt_options(arguments: Arguments, root: type[Config] | None = No
             _refuse_like_option(command, name)
         if is_foreign_key(root, word):
             continue  # a field by its name in another system
+        if word in RANKS:
+            raise SetpointError(
+                f"{command.title} has no option {name}: it takes no number of ranks"
+            )
         # With other overrides it is reported as an unknown key, together with their errors.
         if not equals and len(overrides) == 1:
             meant = did_you_mean(name, [f"--{field}" for field in fields], " ")

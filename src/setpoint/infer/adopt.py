@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.checkpoint.folder import directory_name
-from setpoint.checkpoint.places import find_checkpoint, verify_record
+from setpoint.checkpoint.places import find_checkpoint, is_point, run_of_point, verify_record
 from setpoint.config import (
     CONFIG,
     MISSING,
@@ -387,6 +387,7 @@ def find_weights(path: str, selector: int | str | None = None, *, weights: bool 
             verify_record(place.directory)
         return place
     run = Path(os.path.expanduser(path))
+    run = run_of_point(run) if is_point(run) else run
     if not is_record(str(run)) or not (run / "checkpoints").is_dir() or find_checkpoint(run):
         raise SetpointError(
             f"{path} is not a run, so weights.checkpoint = {selector} has no effect; leave it out"

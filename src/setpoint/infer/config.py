@@ -290,6 +290,11 @@ class Inference(
             or parallel.shards * degrees["tensor"] * degrees["pipeline"] > 1
         )
 
+    @derive("evaluation.sides")
+    def _derive_sides(self) -> tuple[str, ...]:
+        has_sets = self.evaluation is not None and self.evaluation.sets
+        return () if has_sets and not is_set(self.data, "sources") else ("held_out",)
+
     @rule
     def _check_held_out(self) -> Iterator[Problem]:
         sides = () if self.evaluation is None else self.evaluation.sides

@@ -7,7 +7,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from setpoint.config import RUNTIME, Config, Problem, dead, field, rule
+from setpoint.config import RUNTIME, Config, Problem, dead, derived, field, rule
 from setpoint.data.sources.config import NAME, SourceConfig, unmixed_problems
 
 
@@ -115,8 +115,9 @@ class DataSet(Config):
 class EvaluationTask(Config):
     """Evaluation of texts: loss, perplexity and bits per byte."""
 
-    sides: tuple[Literal["held_out", "train"], ...] = ("held_out",)
-    """Splits of `data` to evaluate on: held_out (validation) and train, of a mixture by source."""
+    sides: tuple[Literal["held_out", "train"], ...] = derived()
+    """Splits of `data` to evaluate on: held_out (validation) and train, of a mixture by source.
+    Default: held_out; none where there are `sets` and the weights' training data is unknown."""
 
     sets: tuple[DataSet, ...] = ()
     """Further evaluation sets, by name."""

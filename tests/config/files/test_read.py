@@ -53,6 +53,10 @@ def test_a_missing_file_is_named_with_similar_ones(folder):
     for name in ("exp.toml", "exp.yaml", "sub/job.toml.bak", "sub/job.md"):
         (folder / name).touch()
     assert refusal("exq.json").endswith("Did you mean exp.toml?")
+    (folder / "stars.json").write_text(' [{"messages": []}]')  # data, no configuration
+    assert refusal("start.toml") == "start.toml: no such file"
+    (folder / "stars.json").write_text(' {"seed": 1}')
+    assert refusal("start.toml").endswith("Did you mean stars.json?")
     assert refusal("sub/jobb.toml") == "sub/jobb.toml: no such file"
     assert refusal("other.json") == "other.json: no such file"
     assert refusal("none/x.toml") == "none/x.toml: no such file; there is no directory 'none'"

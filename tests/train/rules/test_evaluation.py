@@ -170,6 +170,17 @@ def test_what_moves_a_plateau_is_not_given(tmp_path: Path) -> None:
         # How long a number of documents are is not known.
         (("evaluation.sequences=null", "evaluation.every=1 steps", "data.held_out=30"), None),
         (("evaluation.sequences=90", "evaluation.every=1 steps", "data.held_out=30"), "1.44k"),
+        # 30 documents in a row each, of 16 tokens
+        (
+            (
+                "evaluation.sequences=90",
+                "evaluation.every=1 steps",
+                "data.held_out=30",
+                "data.packing.method=none",
+                "data.packing.too_long=truncate",
+            ),
+            "up to 480 tokens",
+        ),
     ],
 )
 def test_an_evaluation_that_takes_longer_than_the_training(

@@ -78,7 +78,10 @@ def _missing(path: str) -> str:
 
 
 def similar_file(path: str) -> str:
-    """A "Did you mean" hint for a similar name in the folder; empty if there is none."""
+    """A "Did you mean" hint for a similar name in the folder; empty if there is none.
+
+    For a configuration file, other files of such formats, but no JSON that is not an object: data.
+    """
     import os
 
     folder, name = os.path.split(path)
@@ -88,10 +91,24 @@ def similar_file(path: str) -> str:
     except OSError:
         return ""
     if suffix.lower() in FORMATS:
-        names = [other for other in names if os.path.splitext(other)[1].lower() in FORMATS]
+        names = [other for other in names if _may_be_config(os.path.join(folder, other))]
     stems = {os.path.splitext(other)[0]: other for other in names}
     close = nearest(stem, stems, 1, 0.6)
     return f". Did you mean {os.path.join(folder, stems[close[0]])}?" if close else ""
+
+
+def _may_be_config(path: str) -> bool:
+    """True if a file has the suffix of a format, and can be a mapping."""
+    import os
+
+    format = FORMATS.get(os.path.splitext(path)[1].lower())
+    if format != "json" or not os.path.isfile(path):
+        return format is not None
+    try:
+        with open(path, "rb") as file:
+            return file.read(1024).lstrip().startswith(b"{")
+    except OSError:
+        return False
 
 
 def read_plain_file(

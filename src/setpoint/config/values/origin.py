@@ -167,11 +167,15 @@ def python_origin(depth: int) -> Origin:
     return Origin(*_running.get(), find)
 
 
-def outside_origin() -> Origin:
-    """The origin of a change inside a list or mapping: the innermost line outside the kernel."""
+def outside_origin(package: str = _KERNEL) -> Origin:
+    """The origin of a change inside a list or mapping: the innermost line outside a package.
+
+    Arguments:
+        package: the start of its modules' names; the kernel's.
+    """
     frame: FrameType | None = sys._getframe(1)  # pyright: ignore[reportPrivateUsage]
     depth = 0
-    while frame is not None and str(frame.f_globals.get("__name__")).startswith(_KERNEL):
+    while frame is not None and str(frame.f_globals.get("__name__")).startswith(package):
         frame, depth = frame.f_back, depth + 1
     return python_origin(depth + 1)
 

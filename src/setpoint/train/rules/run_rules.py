@@ -101,7 +101,7 @@ def needed_tokens(job: Job) -> tuple[float, float] | None:
         return None
     total = 0.0
     for name in section.names:
-        size = _held_out_tokens(job.data) if name == HELD_OUT else None
+        size = _held_out_tokens(job.data, batch.sequence_length) if name == HELD_OUT else None
         given = section.dataset(name)
         if given is not None:
             size = _tokens(given.sources)
@@ -125,9 +125,14 @@ def _interval(job: Job, every: Period) -> float:
     return every.count * sequences * batch.sequence_length
 
 
-def _held_out_tokens(data: Data) -> float | None:
+def _held_out_tokens(data: Data, length: int) -> float | None:
     if data.validation:
         return _tokens(data.validation)
+    is_one_row = data.packing.method != "concatenate" and (
+        data.packing.too_long != "split" or all(source.has_answers for source in data.sources)
+    )
+    if data.held_out >= 1 and is_one_row:
+        return data.held_out * length
     # The number of tokens in a number of documents is unknown before they are read.
     total = None if data.streams or data.held_out >= 1 else _tokens(data.sources)
     return None if total is None else total * data.held_out
