@@ -82,11 +82,7 @@ def tokens(text: str) -> Iterator[Token]:
 
 
 def _refuse_depth(text: str, name: str) -> None:
-    """Refuse nesting that would exhaust the standard library's reader.
-
-    Raises:
-        FileError: brackets are nested, or a key has parts, beyond the limit.
-    """
+    """Refuse nesting that would exhaust the standard library's reader."""
     if text.count("[") + text.count("{") + text.count(".") < MAX_DEPTH:
         return
     depth = dots = 0

@@ -416,11 +416,7 @@ class Editor:
     def _changed_item(
         self, section: Node, kind: FieldType, value: object, origin: Origin, path: Path
     ) -> Node:
-        """Change an item that is a section in place, or to another variant.
-
-        Raises:
-            Invalid: the item cannot accept the value.
-        """
+        """Change an item that is a section in place, or to another variant."""
         value = mapping_in(kind, value)
         if not isinstance(value, Mapping):
             new: Node = kind.read(value, origin)
@@ -463,11 +459,7 @@ class Editor:
         return cast(Node, section)
 
     def _descend(self, node: object, rest: Path, done: Path, value: object, origin: Origin) -> None:
-        """Follow a path and set the value there.
-
-        Raises:
-            Invalid: the path cannot be followed, or its target cannot accept the value.
-        """
+        """Follow a path and set the value there."""
         key = str(rest[0])
         path = (*done, key)
         if isinstance(node, Free):
@@ -638,11 +630,7 @@ class Editor:
             self._merge_section(section, fields, origin, path)
 
     def _with_fragments(self, kind: FieldType, value: object, origin: Origin, path: Path) -> object:
-        """Make the new sections inside a value that extend files.
-
-        Raises:
-            Invalid: such a section cannot be made.
-        """
+        """Make the new sections inside a value that extend files."""
         kind = unwrapped(kind)
         if not kind.nested:
             return value

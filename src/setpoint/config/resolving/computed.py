@@ -353,11 +353,7 @@ def _fitting(kind: FieldType, value: object) -> object:
 
 
 def _invalid(source: Source, error: Exception) -> Invalid:
-    """The error of a value whose computation failed.
-
-    Raises:
-        Exception: the same error, if it is a bug of the engine.
-    """
+    """The error of a value whose computation failed; a bug of the engine is raised as it is."""
     is_known = isinstance(error, SetpointError | RecursionError)
     if isinstance(source, tuple) and (isinstance(error, ReadOnlyError) or not is_known):
         problem = method_failed(getattr(type(source[0]), source[1]), error)

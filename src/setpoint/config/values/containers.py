@@ -457,11 +457,7 @@ def _plain(given: object) -> Any:
 
 
 def _read_text(text: PlainScalar) -> object:
-    """Read an unquoted text: a list, a mapping, a quoted text, or a scalar.
-
-    Raises:
-        Invalid: the text begins like a list, a mapping or a quoted text but cannot be parsed.
-    """
+    """Read an unquoted text: a list, a mapping, a quoted text, or a scalar."""
     if text.startswith(DATA):
         return parse_flow(text)
     if text == "null":
