@@ -1,8 +1,9 @@
 """What `setpoint generate`, `evaluate` and `export` refuse."""
 
 import io
+import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -87,6 +88,25 @@ def test_what_is_piped_is_the_prompt(
         monkeypatch.setattr(sys, "stdin", file)
         assert "enough" in cli.refused(f"generate small.toml {words}")
     assert prompts == [("two\nlines",)]
+
+
+def test_a_pipe_without_a_prompt_yet_is_said_to_be_read(
+    cli: CommandLine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(infer, "WAIT", 0.0)
+    end, start = os.pipe()
+
+    def write(notes: Sequence[str]) -> None:
+        told.extend(notes)
+        os.write(start, b"late")
+        os.close(start)
+
+    told: list[str] = []
+    monkeypatch.setattr(infer, "print_notes", write)
+    with open(end) as pipe:
+        monkeypatch.setattr(sys, "stdin", pipe)
+        cli.refused("generate small.toml")
+    assert told == ["reading the prompt from standard input, to its end"]
 
 
 def test_another_model_than_the_run_has(cli: CommandLine) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import stat
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from setpoint.api import source_of
 from setpoint.cli.main import Loading
 from setpoint.cli.options import COMMON, INFERENCE, JSON, Arguments, Command, Option, Program
-from setpoint.cli.output import emit, new_file, print_or_write, styled, table
+from setpoint.cli.output import emit, new_file, print_notes, print_or_write, styled, table
 from setpoint.cli.ranks import NPROC, SEVERAL, note, require_ranks, speaks, start_ranks
 from setpoint.cli.source import RUN, kind_of, open_source
 from setpoint.cli.weights import (
@@ -55,6 +56,8 @@ if TYPE_CHECKING:
     from setpoint.infer.inference import OnText, Results
     from setpoint.model.pretrained.locate import Place
 
+WAIT = 1.0
+"""Seconds without input after which a note says that the prompt is read from there."""
 TEMPLATE = Option(
     "--template TEMPLATE", "Chat template of --text; default: as recorded.", requires="--text"
 )
@@ -487,6 +490,9 @@ def _prompt(text: str) -> str:
             f"{name} cannot be read: ranks started by a launcher have no standard input.\n"
             f"Valid: --prompt TEXT, --prompts-file FILE; or --nproc instead of the launcher"
         )
+    with suppress(OSError, TypeError, ValueError):  # closed, or not a file, as in a notebook
+        if not select.select([sys.stdin], [], [], WAIT)[0]:
+            print_notes(["reading the prompt from standard input, to its end"])
     try:
         return _text(sys.stdin.read(), name) or "\n"
     except UnicodeError as error:
