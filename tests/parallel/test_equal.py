@@ -78,7 +78,8 @@ def test_blocks_of_quantized_experts_are_not_cut(tmp_path: Path) -> None:
     widths = ("model.moe={experts: 4, expert_dim: 64}", "parallel.tensor=4", "model.heads=4",
               "model.dim=32")  # fmt: skip
     flags = (*widths, *RANKS, "parallel.shard=2", "parallel.expert_tensor=4")
-    adapter = "adapter={{type: lora, rank: 2, quantize: {{type: nf4, group_size: {}, exclude: [attention]}}}}"
+    quantize = "{{type: nf4, group_size: {}, exclude: [attention]}}"
+    adapter = f"adapter={{{{type: lora, rank: 2, quantize: {quantize}}}}}"
     small_job(tmp_path, *flags, adapter.format(16), without=("micro_size",))
     with pytest.raises(ConfigError) as refused:
         small_job(tmp_path, *flags, adapter.format(32), without=("micro_size",))
