@@ -5,12 +5,17 @@ a launcher takes.
 """
 
 import os
+import select
+import signal
 import socket
 import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+
+GRACE = 100.0
+"""Seconds that ranks may go on after another has failed."""
 
 
 def fork(one_rank: Callable[[int, str], None], world: int) -> int:
@@ -31,9 +36,24 @@ def fork(one_rank: Callable[[int, str], None], world: int) -> int:
                     sys.stderr.flush()
                     os._exit(status)
             children.append(child)
-        codes = [os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) for child in children]
         # That of a rank that was killed is negative, and no better than any other.
-        return max(map(abs, codes))
+        return max(map(abs, _exit_codes(children)))
+
+
+def _exit_codes(children: list[int]) -> list[int]:
+    """Wait for all ranks; those that still run `GRACE` seconds after another failed are killed."""
+    running = {os.pidfd_open(child): child for child in children}
+    codes: list[int] = []
+    while running:
+        ended, _, _ = select.select([*running], [], [], GRACE if any(codes) else None)
+        if not ended:
+            for child in running.values():
+                os.kill(child, signal.SIGKILL)
+        for descriptor in ended:
+            os.close(descriptor)
+            status = os.waitpid(running.pop(descriptor), 0)[1]
+            codes.append(os.waitstatus_to_exitcode(status))
+    return codes
 
 
 def fork_group(one_rank: Callable[[int, str], None], world: int) -> int:
@@ -61,6 +81,7 @@ def rejoin(store: str) -> None:
     from torch import distributed
 
     rank, world = distributed.get_rank(), distributed.get_world_size()
+    distributed.barrier()  # another rank may still be connecting to this one
     distributed.destroy_process_group()
     distributed.init_process_group(
         "gloo", init_method=f"file://{store}", rank=rank, world_size=world
