@@ -1,5 +1,5 @@
 # make demo     train the preset `tiny` and let it write
-# make test     the tests, in three processes: about eight minutes on two cores
+# make test     the tests, in three processes: about five minutes on two cores
 # make test-docs  what the documentation and the examples show, run as readers run it
 # make quick    those of the configuration and of what needs no run: under a minute
 # make lint     style, formatting and types
