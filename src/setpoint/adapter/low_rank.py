@@ -30,7 +30,7 @@ from setpoint.shapes.stored import CHILD as QUANTIZED
 
 if TYPE_CHECKING:
     from setpoint.shapes.peers import Peers
-    from setpoint.shapes.protocols import Followed, Range
+    from setpoint.shapes.protocols import DividedParameters, Range
 
 Multiply = Callable[[Tensor, Tensor], Tensor]
 """Product of rows, sorted by expert, with each expert's matrix: (R, in), (E, in, out)."""
@@ -80,7 +80,7 @@ class LowRank(nn.Module):
         """See `setpoint.shapes.protocols.KnowsKinds`."""
         return {"a": "matrix", "b": "matrix", "magnitude": "vector"}
 
-    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> DividedParameters:
         """See `setpoint.shapes.protocols.FollowsDivision`."""
         return {}, ()
 
@@ -126,7 +126,7 @@ class LinearAdapter(LowRank):
         self.pieces = self.whole_pieces = target.pieces
         self.inputs_first = target.site.inputs_first
 
-    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> DividedParameters:
         has = [name for name in ("b", "magnitude") if getattr(self, name) is not None]
         if word == "row":
             self.sum_squares = peers.reduce
@@ -187,7 +187,7 @@ class EmbeddingAdapter(LowRank):
         """Initial distributions: A is zero and B normal, as in the code of LoRA's authors."""
         return {"a": ("normal", 0.0 if after_merge else self.b_std), "b": ("normal", 1.0)}
 
-    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> DividedParameters:
         if word != "vocabulary_rows":
             return {}, ()
         self.sum_squares = peers.reduce
@@ -225,7 +225,7 @@ class ExpertAdapter(LowRank):
     def row_dim(self) -> int:
         return 2 if self.outputs_first else 1
 
-    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> DividedParameters:
         """See `setpoint.shapes.protocols.FollowsDivision`; supports `row` and `column`."""
         if word == "row":
             self.sum_squares = peers.reduce

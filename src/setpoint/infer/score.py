@@ -117,7 +117,7 @@ def _print_changes(place: Place, job: Inference, held_out: Corpus | None) -> Non
     same_fields = all(given[name] == own[name] for name in ("sources", "validation", "held_out"))
     if same_fields and recorded and held_out and recorded["digest"] != held_out.identity.digest:
         sys.stderr.write(
-            "caution: held_out is not the text that the run held out: its files have changed\n"
+            "caution: held_out differs from the held-out text of the run: its files have changed\n"
         )
 
 

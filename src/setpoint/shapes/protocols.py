@@ -199,8 +199,8 @@ class KnowsKinds(Protocol):
 
 
 Range = tuple[int, int]
-"""First row, and number of rows."""
-Followed = tuple[dict[str, int], tuple[str, ...]]
+"""First row and number of rows."""
+DividedParameters = tuple[dict[str, int], tuple[str, ...]]
 """Dimensions of divided parameters by name, and names of parameters read in part."""
 
 
@@ -208,7 +208,7 @@ Followed = tuple[dict[str, int], tuple[str, ...]]
 class FollowsDivision(Protocol):
     """Module nested in another and divided in the same way."""
 
-    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> DividedParameters:
         """Follow the tensor-parallel division of the enclosing module.
 
         Arguments:

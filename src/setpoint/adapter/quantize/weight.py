@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from setpoint.adapter.targets import Site
     from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers
-    from setpoint.shapes.protocols import Followed, Range
+    from setpoint.shapes.protocols import DividedParameters, Range
     from setpoint.shapes.stored import Coded
 
 Product = Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -202,7 +202,7 @@ class QuantizedWeight(nn.Module):
         """Full parts; a collective if they are sharded."""
         return {name: whole_of(part.detach()) for name, part in self.named_parameters()}
 
-    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> DividedParameters:
         """See `setpoint.shapes.protocols.FollowsDivision`.
 
         Raises:
@@ -310,7 +310,7 @@ class QuantizedExperts(QuantizedWeight):
         rows, columns = self.shares
         return self.full_shape[0], self.columns // columns, self.rows // rows
 
-    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> Followed:
+    def follow(self, word: str, rows: Sequence[Range], peers: Peers) -> DividedParameters:
         """See `QuantizedWeight.follow`; experts come before the dimensions of a matrix."""
         divided, of_rows = super().follow(word, rows, peers)
         if divided:

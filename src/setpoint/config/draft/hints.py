@@ -175,9 +175,8 @@ def location_hint(
         likeness = (STRANGER, STRANGER) if section else (0.8, 0.85)
         places = nearby or (_similar_fields(root, paths, word, *likeness) if search else [])
     elif section:
-        if not classes_at(
-            root, parents[:1]
-        ):  # of several, prefer those in a section of the same name
+        if not classes_at(root, parents[:1]):
+            # Of several, prefer those in a section of the same name.
             end = f".{section.rpartition('.')[2]}.{word}"
             matches = [path for path in places if f".{path}".endswith(end)]
             places = places if len(places) == 1 else matches
