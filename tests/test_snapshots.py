@@ -1,8 +1,13 @@
-"""What is kept of messages: another wording is none of its business, a lost fact is."""
+"""Snapshots of texts: facts, and messages by test."""
+
+import ast
+from pathlib import Path
 
 import pytest
 
-from .support.snapshots import facts, lost
+from setpoint.config import SetpointError
+
+from .support.snapshots import MESSAGES, TESTS, facts, lost, messages, refused
 
 TEXT = """2 problems in the configuration
 
@@ -54,3 +59,21 @@ def test_other_words_and_more_of_what_is_valid_are_no_failure(old: str, new: str
 def test_a_lost_fact_is_seen(old: str, new: str) -> None:
     assert old in TEXT
     assert lost(facts(TEXT), TEXT.replace(old, new))
+
+
+def test_another_message_is_seen(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    with refused():
+        raise SetpointError(f"{tmp_path}/a.toml:3: 7 is not valid\n\nValid: 8\n")
+    monkeypatch.delenv("SETPOINT_UPDATE_SNAPSHOTS", raising=False)
+    for message in ("HERE/a.toml:4: 7 is not valid", "a second message that is not stored"):
+        with pytest.raises(AssertionError), refused():
+            raise SetpointError(message)
+
+
+def test_each_stored_message_has_a_test() -> None:
+    for path in MESSAGES.rglob("*.txt"):
+        module = (TESTS / path.relative_to(MESSAGES)).with_suffix(".py")
+        tree = ast.parse(module.read_text(encoding="utf-8"))
+        functions = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
+        names = {test.partition("[")[0].split(" ")[0] for test in messages(path.read_text("utf-8"))}
+        assert names <= functions, f"{path} has messages of tests that do not exist"

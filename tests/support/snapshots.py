@@ -1,26 +1,34 @@
-"""Texts that people read, held against files: some whole, the others by what they must say.
+"""Snapshots of texts that users read.
 
-A text with a file of its own, `snapshots/NAME.txt`, is kept byte for byte: what commands print, and
-one message of each kind. Of every other text the facts are kept, in `snapshots/AREA.facts.json`:
-paths, flags, places in files, numbers, quoted values and suggestions, paragraph by paragraph. New
-wording is not a failure there; a lost path, number or suggestion is one.
+- `refused()` expects an error and compares its whole message with the one stored for the running
+  test in `snapshots/messages/`, one file per test module.
+- `compare(name, text)` compares a text with `snapshots/NAME.txt` byte for byte: output of commands.
+  Without such a file, it compares the facts in `snapshots/AREA.facts.json`: paths, flags, places in
+  files, numbers, quoted values and suggestions, paragraph by paragraph. Other wording is no failure
+  there; a lost path, number or suggestion is one.
 
-`SETPOINT_UPDATE_SNAPSHOTS=1 pytest` rewrites both; the difference is then reviewed like code. To
-keep a new text whole, make its file, empty, beforehand.
+`SETPOINT_UPDATE_SNAPSHOTS=1 pytest` rewrites all three; review the difference like code. To store a
+new text whole, create its file, empty, beforehand.
 """
 
 import fcntl
 import json
 import os
 import re
-from collections.abc import Callable, Mapping
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from setpoint.config import SetpointError
 
-FOLDER = Path(__file__).parents[1] / "snapshots"
+TESTS = Path(__file__).parents[1]
+FOLDER = TESTS / "snapshots"
+MESSAGES = FOLDER / "messages"
 FACT = re.compile(
     r"""--[A-Za-z][\w.-]*                                   # a flag
     | Did\ you\ mean\ [^?\n]+                               # a suggestion
@@ -35,6 +43,56 @@ FACT = re.compile(
 LISTED = re.compile(r"\b[Vv]alid\b.*")
 
 Facts = list[list[str]]
+E = TypeVar("E", bound=BaseException)
+
+HEADING = re.compile(r"^== (test_.*)\n", re.MULTILINE)
+TEMPORARY = re.compile(
+    rf"{re.escape(tempfile.gettempdir())}/pytest-of-[^/]+/pytest-\d+(?:/popen-gw\d+)?/[^/\s'\":,)]+"
+)
+TEST_LINE = re.compile(r"(\btests/[\w/]+\.py):\d+(?::\d+)?")
+refusals_of_test: Counter[str] = Counter()
+
+
+@contextmanager
+def refused(
+    kind: type[E] | tuple[type[E], ...] = SetpointError,
+) -> Iterator[pytest.ExceptionInfo[E]]:
+    """Expect an error with the message stored for the running test.
+
+    Folders of `tmp_path` are stored as HERE, and the repository as REPOSITORY.
+    """
+    with pytest.raises(kind) as caught:
+        yield caught
+    node = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
+    refusals_of_test[node] += 1
+    file, _, test = node.partition("::")
+    number = refusals_of_test[node]
+    test = test.replace("\n", " ") + (f" {number}" if number > 1 else "")
+    path = (MESSAGES / Path(file).relative_to("tests")).with_suffix(".txt")
+    message = TEMPORARY.sub("HERE", str(caught.value)).replace(str(TESTS.parent), "REPOSITORY")
+    message = TEST_LINE.sub(r"\1:LINE", message)
+    message = "\n".join(line.rstrip() for line in message.strip("\n").split("\n"))
+    if os.environ.get("SETPOINT_UPDATE_SNAPSHOTS") == "1":
+        _store(path, test, message)
+    stored = messages(path.read_text(encoding="utf-8") if path.is_file() else "")
+    assert test in stored, f"no message is stored for {node}; see {__file__}"
+    assert message == stored[test], f"the message of {node} differs from {path}"
+
+
+def messages(text: str) -> dict[str, str]:
+    """Messages of a file by test."""
+    _, *parts = HEADING.split(text)
+    return {test: part.strip("\n") for test, part in zip(parts[::2], parts[1::2], strict=True)}
+
+
+def _store(path: Path, test: str, message: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("a+", encoding="utf-8") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        file.seek(0)
+        stored = {**messages(file.read()), test: message}
+        file.truncate(0)
+        file.write("\n".join(f"== {name}\n{stored[name]}\n" for name in sorted(stored)))
 
 
 def compare(name: str, text: str) -> None:
