@@ -46,7 +46,6 @@ every = "2 steps"
 [evaluation]
 every = "last_step"
 sequences = 4
-baselines = false
 
 [tracking]
 every = "1 steps"

@@ -1,8 +1,6 @@
-import math
 import multiprocessing
 import os
 import signal
-from collections import Counter
 from collections.abc import Callable
 from typing import Any
 
@@ -16,15 +14,11 @@ from setpoint.data.config import Data, Packing, WorkerOptions
 from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import EvaluationFeed
-from setpoint.data.ngram import ngram_baselines, ngram_bits
 from setpoint.data.packing import evaluation_rows
 from setpoint.data.rows import DocumentRows, cut_rows, training_rows
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
-from setpoint.data.sources.synthetic import RandomSource
 from setpoint.data.tokenizers.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
-
-from .in_memory import in_memory
 
 
 def evaluation_batches(
@@ -62,11 +56,10 @@ def test_every_token_but_the_first_is_predicted_once_in_order(
     method=st.sampled_from(["none", "next_fit", "first_fit_decreasing"]),
     too_long=st.sampled_from(["split", "truncate", "drop"]),
     isolates=st.booleans(),
-    count=st.integers(1, 9),
 )
 @settings(max_examples=50, deadline=None)
 def test_documents_are_predicted_by_themselves_in_order(
-    lengths: list[int], method: Any, too_long: Any, isolates: bool, count: int
+    lengths: list[int], method: Any, too_long: Any, isolates: bool
 ) -> None:
     """Texts have separators around them; every other document has a mask, so it is complete."""
     size = 12
@@ -115,13 +108,6 @@ def test_documents_are_predicted_by_themselves_in_order(
     assert sum(b.target_tokens for b in batches) == sum(t >= 0 for _, w in kept for t in w)
     size_of_targets = sum(0 <= t < 256 for _, wanted in kept for t in wanted)
     assert sum(b.target_bytes for b in batches) == size_of_targets
-    # What n-grams are fitted against are the targets of the same rows.
-    first = evaluation_batches(rows, micro_size=1, limit=count)
-    part = rows.first(count)
-    assert part.trained is not None
-    predicted = part.tokens[:][np.asarray(part.trained[:])].tolist()
-    assert predicted == [t for b in first for t in b.targets.flatten().tolist() if t >= 0]
-    assert part.byte_count == sum(b.target_bytes for b in first)
 
 
 CHAT, PLAIN, IDS = Conversations(paths=("a.jsonl",)), Random(), Tokens(paths=("a.bin",))
@@ -233,95 +219,6 @@ def test_a_stream_of_complete_documents_is_read_as_training_reads_it(isolate: bo
     predicted = [t for t in whole.targets.flatten().tolist() if t != IGNORE_INDEX]
     assert predicted == [t for text in texts for t in text[1:]]
     assert len(evaluation_rows(corpus, section, 99)) == 1
-
-
-Gram = tuple[int, ...]
-
-
-class Counted:
-    """The n-grams of a text and how often each context occurs, in dictionaries."""
-
-    def __init__(self, grams: list[Gram]) -> None:
-        self.grams = Counter(grams)
-        self.contexts = Counter(gram[:-1] for gram in grams)
-
-    def mix(self, gram: Gram, shorter: float, weight: float) -> float:
-        seen = self.contexts[gram[:-1]]
-        return weight * self.grams[gram] / seen + (1 - weight) * shorter if seen else shorter
-
-    def bucket(self, gram: Gram) -> int:
-        return self.contexts[gram[:-1]].bit_length()
-
-
-def grams_of(tokens: list[int], n: int, separator: int) -> list[Gram]:
-    padded = [separator] * (n - 1) + tokens
-    return [tuple(padded[i : i + n]) for i in range(1, len(tokens))]
-
-
-def likeliest_weight(counted: Counted, members: list[tuple[Gram, float]]) -> float:
-    def likelihood(weight: float) -> float:
-        terms = [counted.mix(gram, p, weight) for gram, p in members]
-        return sum(map(math.log, [*terms, weight, 1 - weight]))
-
-    low, high = 1e-12, 1 - 1e-12
-    for _ in range(200):
-        a, b = low + (high - low) / 3, high - (high - low) / 3
-        low, high = (a, high) if likelihood(a) < likelihood(b) else (low, b)
-    return (low + high) / 2
-
-
-def weights_by_bucket(counted: Counted, fitted: list[tuple[Gram, float]]) -> list[float]:
-    known = sorted({counted.bucket(gram) for gram, _ in fitted} - {0})
-    weights = [
-        likeliest_weight(counted, [m for m in fitted if counted.bucket(m[0]) == bucket])
-        for bucket in known
-    ]
-    return np.interp(range(64), known, weights).tolist() if known else [0.5] * 64
-
-
-def brute_force(train: list[int], held_out: list[int], vocab: int, separator: int) -> list[float]:
-    """The definition at the top of ngram.py, with dictionaries and a ternary search."""
-    cut = len(train) - 1 - max(1, int(0.05 * (len(train) - 1)))
-    slice_p = [1 / vocab] * (len(train) - 1 - cut)
-    held_p = [1 / vocab] * (len(held_out) - 1)
-    totals: list[float] = []
-    for n in (1, 2, 3):
-        grams, judged = grams_of(train, n, separator), grams_of(held_out, n, separator)
-        part, whole = Counted(grams[:cut]), Counted(grams)
-        fitted = list(zip(grams[cut:], slice_p, strict=True))
-        weights = weights_by_bucket(part, fitted)
-        slice_p = [part.mix(g, p, weights[part.bucket(g)]) for g, p in fitted]
-        held_p = [
-            whole.mix(g, p, weights[whole.bucket(g)]) for g, p in zip(judged, held_p, strict=True)
-        ]
-        totals.append(-sum(map(math.log2, held_p)))
-    return totals
-
-
-@pytest.mark.parametrize(("seed", "vocab"), [(0, 6), (1, 6), (2, 40_000)])
-def test_bits_equal_brute_force_on_a_small_text(seed: int, vocab: int) -> None:
-    """Larger vocabularies need wider codes."""
-    generator = np.random.default_rng(seed)
-    # A text with structure: a cycle with noise, so that longer contexts do help.
-    steps = np.where(generator.random(900) < 0.6, 1, generator.integers(0, 5, 900))
-    tokens = np.concatenate([[5], np.cumsum(steps) % 5]).astype(np.uint16)
-    tokens[::97] = 5
-    train, held_out = tokens[:700], tokens[700:]
-    expected = brute_force(train.tolist(), held_out.tolist(), vocab, 5)
-    assert ngram_bits(train, held_out, vocab, 5) == pytest.approx(expected, rel=1e-6)
-
-
-@pytest.mark.parametrize(("pattern", "alphabet"), [("markov", 8), ("uniform", 64)])
-def test_baselines_find_the_entropy_of_synthetic_text(alphabet: int, pattern: str) -> None:
-    source = Random(documents=200, length=2000, alphabet=alphabet, seed=3)
-    source.pattern = pattern  # pyright: ignore[reportAttributeAccessIssue]
-    (train,), held_out = in_memory(Data(sources=(source,), held_out=0.2), ByteTokenizer())
-    bits = ngram_baselines([train], held_out)
-    entropy = RandomSource(source).entropy()
-    # A little above: the ends of documents cost bits too, and counting is not knowing.
-    assert 0 < bits.unigram - math.log2(alphabet) < 0.02
-    assert -0.02 < bits.bigram - entropy < 0.05
-    assert bits.trigram < bits.unigram + 0.05
 
 
 def test_a_corpus_below_one_row_is_refused(corpus_of: Callable[..., Corpus]) -> None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Protocol
 
@@ -292,11 +292,6 @@ class Corpus:
         begins[before] = places
         spans = np.diff(begins, append=lengths.sum())
         return np.repeat(self.source[documents].astype(np.int64), spans)
-
-    def part(self, tokens: TokenArray, predicted: npt.NDArray[np.bool_]) -> Corpus:
-        """A corpus of some of the tokens; its `byte_count` counts the predicted bytes."""
-        size = count_bytes(tokens[predicted], self.token_bytes)
-        return replace(self, tokens=tokens, trained=predicted, byte_count=size)
 
     @property
     def vocab_size(self) -> int:

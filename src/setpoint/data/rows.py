@@ -333,27 +333,6 @@ class DocumentRows:
         more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
         return f"rows of {self.corpus.side} from {', '.join(names[:NAMED])}{more}"
 
-    def first(self, count: int | None) -> Corpus:
-        """The first rows as a corpus with a mask that is true for targets.
-
-        Documents that are predicted separately begin with a separator, so that n-grams up to order
-        3 do not reach into the previous document.
-        """
-        corpus = self.corpus
-        rows = self.parts(np.arange(len(self) if count is None else min(count, len(self))))
-        starts, ends = rows.starts, rows.starts + rows.lengths + 1
-        if isinstance(self.numbered, Cut) and self.numbered.is_plain:
-            starts, ends = starts[:1], ends[-1:]
-        separator = np.array([corpus.separator], corpus.tokens.dtype)
-        tokens, predicted = [separator], [np.zeros(1, np.bool_)]
-        for piece in slices(corpus.tokens, starts, ends):
-            tokens += [separator, piece]
-            predicted += [np.array([False, False]), np.ones(len(piece) - 1, np.bool_)]
-        if corpus.trained is not None:
-            marks = slices(corpus.trained, starts + 1, ends)
-            predicted[2::2] = [np.asarray(mark, np.bool_) for mark in marks]
-        return corpus.part(np.concatenate(tokens), np.concatenate(predicted))
-
 
 def isolate(begins: npt.NDArray[np.bool_], used: Ints) -> tuple[Ints, Ints]:
     """Make position ids that restart in each document, and document numbers from 0 in each row.

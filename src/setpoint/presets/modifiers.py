@@ -20,7 +20,6 @@ def smoke(job: Job, steps: int = 10) -> Job:
     if job.evaluation is not None:
         job.evaluation.every = Period("last_step")
         job.evaluation.sequences = 16
-        job.evaluation.baselines = False
     return job
 
 

@@ -23,5 +23,5 @@ def tiny() -> Job:
         optimizer=AdamWConfig(lr=3e-3, betas=(0.9, 0.95), weight_decay=0.1),
         schedule=Cosine(floor=0.1),
         precision=Precision(compute="bf16"),
-        evaluation=Evaluation(every=Period("200 steps"), sequences=320, baselines=True),
+        evaluation=Evaluation(every=Period("200 steps"), sequences=320),
     )

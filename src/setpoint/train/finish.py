@@ -6,11 +6,9 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any, TextIO
 
-from setpoint.config import RunError, SetpointError, fingerprint, plural, traceback_to_show
+from setpoint.config import RunError, SetpointError, fingerprint, traceback_to_show
 from setpoint.config.record.record import SHORT
 from setpoint.config.values.user_code import LOG_OF, traceback_of, was_quit
-from setpoint.data.corpus import Corpus
-from setpoint.data.ngram import ngram_baselines
 from setpoint.parallel.process_group import LostRanks, is_about_other_ranks
 from setpoint.parallel.rank import first_failure
 from setpoint.parallel.world import described
@@ -21,7 +19,7 @@ from setpoint.track.jsonl import readable_rows
 from setpoint.track.progress import LoggedProgress, Progress
 from setpoint.track.redact import declared_secrets, without_values
 from setpoint.train.engine import explain_oom
-from setpoint.train.evaluation.scores import eval_slice, scores_in
+from setpoint.train.evaluation.scores import scores_in
 from setpoint.train.loop import Loop
 from setpoint.train.run_status import THE_SAME, command_again, goodput_of, stop_message
 from setpoint.train.session import Run
@@ -194,21 +192,3 @@ def print_summary(run: Run, stream: TextIO | None = None) -> None:
         root, keeps = run.directory / "checkpoints", job.checkpoint.save
         left = stop_message(root, before.step, again, keeps)
         print(left, file=stream, flush=True)
-    # A stopped run should end quickly, so nothing is counted then.
-    finished, section = run.status == 0, job.evaluation
-    if finished and run.score is not None and section is not None and section.baselines:
-        _print_baselines(run, run.score.bits_per_byte, stream)
-
-
-def _print_baselines(run: Run, bits: float, stream: TextIO | None) -> None:
-    components = run.components
-    assert components.held_out is not None
-    corpora = [corpus for corpus in components.corpora if isinstance(corpus, Corpus)]
-    counted = ngram_baselines(corpora, eval_slice(run.job, components.held_out))
-    rows = [
-        ("unigram (byte frequency)", f"{counted.unigram:.3f}"),
-        ("bigram (given the previous byte)", f"{counted.bigram:.3f}"),
-        ("smoothed 3-gram (given the previous two)", f"{counted.trigram:.3f}"),
-        (f"this model after {plural(run.final_position.step, 'step')}", f"{bits:.3f}"),
-    ]
-    print_table("held-out bits per byte, less is better", rows, stream=stream)

@@ -20,7 +20,6 @@ from setpoint.track.trackers import Tracker
 from setpoint.train.build.components import build_components
 from setpoint.train.callbacks.log import TIMING
 from setpoint.train.config import Job
-from setpoint.train.finish import print_summary
 from setpoint.train.open import settings_of
 from setpoint.train.run import train
 from setpoint.train.run_name import run_directory_of
@@ -72,13 +71,6 @@ def told(job: Job) -> str:
         train(job)
     shown = stream.getvalue()
     return "a bar" if "━" in shown else "lines" if "step 1/" in shown else "nothing"
-
-
-def summarized(job: Job) -> bool:
-    """True if the summary shows the n-gram baselines."""
-    stream = io.StringIO()
-    print_summary(train(job), stream)
-    return "unigram" in stream.getvalue()
 
 
 def warned(job: Job) -> list[str]:
@@ -261,7 +253,6 @@ ROWS: dict[str, Row] = {
     "BatchRamp.over": ("batch.ramp.over=1 steps", rows_read, (RAMP,), [2, 4, 4, 4]),
     "Evaluation.every": ("evaluation.every=1 steps", logged),
     "Evaluation.sequences": ("evaluation.sequences=3", logged),
-    "Evaluation.baselines": ("evaluation.baselines=true", summarized, (), True),
     "Tracking.every": ("tracking.every=2 steps", logged),
     "Tracking.progress": ("tracking.progress=lines", told, (), "lines"),
     "Tracking.trackers": ("tracking.trackers=[]", logged, (), []),

@@ -23,7 +23,7 @@ from setpoint.infer.tasks import DataSet
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components, data_line
 from setpoint.train.config import Job
-from setpoint.train.evaluation.scores import eval_slice, evaluate, measure_of
+from setpoint.train.evaluation.scores import evaluate, measure_of
 from setpoint.train.run import train
 
 from ...support.cases import few
@@ -82,9 +82,6 @@ def test_equal_to_a_direct_computation(
     assert score.perplexity == pytest.approx(np.exp(nats / count), rel=1e-6)
     assert score.bits_per_byte == pytest.approx(nats / math.log(2) / size, rel=1e-6)
     assert score.accuracy is None
-    part = eval_slice(job, components.held_out)
-    assert isinstance(part.trained, np.ndarray)
-    assert (part.byte_count, int(part.trained.sum())) == (size, count)
 
 
 @pytest.mark.parametrize("loss", LOSSES)
@@ -225,19 +222,6 @@ def test_conversations_beside_a_stream_of_text(tmp_path: Path) -> None:
     assert (score.tokens, score.loss) == (count, pytest.approx(nats / count, abs=1e-5))
     measure = measure_of(job, components)
     assert measure["rows"] == "windows"
-
-
-def test_baselines_predict_the_targets_of_the_model(tmp_path: Path) -> None:
-    for seed, name in enumerate(("train", "held")):
-        write_chats(tmp_path / f"{name}.jsonl", seed)
-    job = small_job(tmp_path, *chat_flags(tmp_path, "next_fit"), "loss.ignore_index=65")
-    components = build_components(job)
-    score = evaluate(job, components)["held_out"]
-    assert components.held_out is not None
-    part = eval_slice(job, components.held_out)
-    assert part.trained is not None
-    assert (int(part.trained[:].sum()), part.byte_count) == (score.tokens, score.bytes)
-    assert not np.isin(part.tokens[:][part.trained[:]], [65]).any()
 
 
 @pytest.mark.parametrize(

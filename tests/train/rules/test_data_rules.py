@@ -5,7 +5,6 @@ from pathlib import Path
 
 from setpoint.config import Problem
 from setpoint.config.resolving.checks import verify
-from setpoint.train.rules.data_rules import leaves_out
 
 from ...data.tokenizers_here import CHAT, END, byte_level
 from ...support.snapshots import compare
@@ -23,8 +22,6 @@ REFUSED: dict[str, tuple[str, ...]] = {
     "no token": ("loss.token_weights={x: 1, '01': 2, 1.5: 3}",),
     "a token that is left out": ("loss.token_weights={7: 2}", "loss.ignore_index=7"),
     "no weights": ("loss.token_weights={}",),
-    "baselines": ("loss.ignore_index=33", "evaluation.baselines=true"),
-    "baselines and weights": ("loss.token_weights={33: 0}", "evaluation.baselines=true"),
     "another type's field": ("loss=cross_entropy", "loss.chunk_size=8"),
     "another system's name": ("loss.ce_chunk_size=4096",),
 }  # fmt: skip
@@ -36,21 +33,20 @@ def test_what_is_refused(tmp_path: Path) -> None:
 
 def test_what_is_taken(tmp_path: Path) -> None:
     assert small_job(tmp_path, "loss=chunked_cross_entropy", "model.logit_soft_cap=30")
-    assert small_job(tmp_path, "loss.token_weights={33: 0.5}", "evaluation.baselines=true")
+    assert small_job(tmp_path, "loss.token_weights={33: 0.5}")
     assert small_job(tmp_path, *IMPORTED, "loss.ignore_index=256")
 
 
 def test_which_tokens_are_left_out(tmp_path: Path) -> None:
-    cases: dict[tuple[str, ...], tuple[tuple[int, ...], str | None]] = {
-        ("loss.token_weights={33: 0.5}",): ((), None),
-        ("loss.ignore_index=40",): ((40,), "loss.ignore_index"),
-        ("loss.token_weights={33: 0, 7: 0, 8: 2}",): ((7, 33), "loss.token_weights"),
-        ("loss.token_weights={33: 0}", "loss.ignore_index=4"): ((4, 33), "loss.ignore_index"),
-        ("loss=import", "loss.target=torch.nn.CrossEntropyLoss"): ((), None),
+    cases: dict[tuple[str, ...], tuple[int, ...]] = {
+        ("loss.token_weights={33: 0.5}",): (),
+        ("loss.ignore_index=40",): (40,),
+        ("loss.token_weights={33: 0, 7: 0, 8: 2}",): (7, 33),
+        ("loss.token_weights={33: 0}", "loss.ignore_index=4"): (4, 33),
+        ("loss=import", "loss.target=torch.nn.CrossEntropyLoss"): (),
     }
     for flags, wanted in cases.items():
-        job = small_job(tmp_path, *flags)
-        assert (job.loss.left_out, leaves_out(job)) == wanted
+        assert small_job(tmp_path, *flags).loss.left_out == wanted
 
 
 CHATS = "data.sources=[{type=conversations, paths=[%s]%s}]"

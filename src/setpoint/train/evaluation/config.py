@@ -98,9 +98,6 @@ class Evaluation(Config, role=RUNTIME):
     early_stopping: EarlyStopping | None = None
     """Early stopping; null: none."""
 
-    baselines: bool = False
-    """N-gram baselines: show the validation loss of n-gram models of the training text as well."""
-
     @property
     def names(self) -> tuple[str, ...]:
         """Names of the evaluated data sets, held-out text first."""

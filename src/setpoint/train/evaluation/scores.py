@@ -8,12 +8,9 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol, runtime_checkable
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from setpoint.data.corpus import Corpus
-from setpoint.data.rows import DocumentRows
 from setpoint.model.layers import evaluating
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
@@ -112,24 +109,6 @@ def evaluate(
             }
         finally:
             components.replicas.free()
-
-
-def eval_slice(job: Job, held_out: DocumentRows) -> Corpus:
-    """The part of the held-out split that `evaluate` uses, for comparison on equal terms.
-
-    Arguments:
-        job: the resolved configuration; its evaluation is not null.
-
-    Returns:
-        a corpus whose `trained` marks the targets that count.
-    """
-    assert job.evaluation is not None
-    corpus = held_out.first(job.evaluation.sequences_of(HELD_OUT))
-    if not job.loss.left_out:
-        return corpus
-    assert isinstance(corpus.trained, np.ndarray)
-    tokens = corpus.tokens[:]
-    return corpus.part(tokens, corpus.trained & ~np.isin(tokens, job.loss.left_out))
 
 
 TRAINING = "training"

@@ -13,7 +13,6 @@ from setpoint.config import (
     Config,
     Problem,
     SetpointError,
-    dead,
     fields_of,
     is_set,
     plural,
@@ -29,7 +28,7 @@ from setpoint.data.sources.config import (
     Tokens,
 )
 from setpoint.data.tokenizers.config import HuggingFace, TokenIds
-from setpoint.loss.config import CrossEntropy, tokens_named
+from setpoint.loss.config import tokens_named
 from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.train.batch_ramp import MOST_STAGES
@@ -247,15 +246,6 @@ def _documents(source: SourceConfig) -> int | None:
     return None
 
 
-@dead("evaluation.baselines")
-def baselines_are_dead(job: Job) -> str | None:
-    """N-gram baselines that do not apply to the data or the loss."""
-    if job.data.streams:
-        return "n-grams are counted over complete data, but a source is streamed"
-    path = leaves_out(job)
-    return path and f"{path} excludes tokens from the loss, which n-gram models would count"
-
-
 @rule(needs=tokenizer_needs, when=lambda job: any(tokens_named(job.loss)))
 def unknown_tokens(job: Job) -> Iterator[Problem]:
     """Token ids of the loss that the tokenizer does not have."""
@@ -268,19 +258,6 @@ def unknown_tokens(job: Job) -> Iterator[Problem]:
                 valid=(f"0 to {size - 1}",),
                 also=("tokenizer",),
             )
-
-
-def leaves_out(job: Job) -> str | None:
-    """Find the setting that excludes tokens from the loss, and thus from all metrics.
-
-    Returns:
-        the path of the field; None if all tokens count.
-    """
-    loss = job.loss
-    if not loss.left_out:
-        return None
-    ignores = isinstance(loss, CrossEntropy) and loss.ignore_index is not None
-    return "loss.ignore_index" if ignores else "loss.token_weights"
 
 
 @rule(
