@@ -1,4 +1,4 @@
-"""Write the table of faults in docs/reliability.md: `python -m tests.checkpoint.reliability`.
+"""Write the table of faults in docs/faults.md: `python -m tests.checkpoint.reliability`.
 
 It tries all of them, which takes minutes, and counts; words after the command choose rows. The slow
 tests try them as well, and fail where there are fewer than the page says.
@@ -27,7 +27,7 @@ from .crashed import (
     short_writes,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
+PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
 KILLS_OF_RANKS = 50
 """Of each piece of a story of several ranks: they take one to two minutes."""
 SEEDS = range(4)
@@ -135,8 +135,9 @@ FAULTS = [
 
 
 def counts_in(page: str) -> dict[tuple[str, int], int]:
-    """What a page says."""
-    return {(name, int(ranks)): int(count) for name, ranks, count in ROW.findall(page)}
+    """The numbers of cases in the table of a page."""
+    (table,) = (match[0] for match in TABLE.finditer(page))
+    return {(name, int(ranks)): int(count) for name, ranks, count in ROW.findall(table)}
 
 
 def with_table(page: str, counts: Mapping[tuple[str, int], int]) -> str:

@@ -95,14 +95,14 @@ def what_one_rank_cannot_save_all_hear_of(world: World, mesh: DeviceMesh, folder
 
 
 def the_reader_of_the_docs_reads_them(world: World, mesh: DeviceMesh, folder: Path) -> None:
-    """What docs/checkpoint-loading.md shows as a program without Setpoint, on 1 and 2 ranks."""
+    """The program of docs/reference/checkpoint-format.md reads checkpoints of 1 and 2 ranks."""
     tensors = placed(mesh, "rows") | half()
     CheckpointStore(folder / "two", world=world).save(1, {"model": tensors}, {})
     if not world.is_main:
         return
     tied = {**WHOLE, **half(), "tied": WHOLE["odd"]}
     CheckpointStore(folder / "one").save(1, {"model": tied}, {})
-    page = Path(__file__).parents[2] / "docs" / "checkpoint-loading.md"
+    page = Path(__file__).parents[2] / "docs" / "reference" / "checkpoint-format.md"
     (program,) = re.findall("```python\n(# read_.*?)```", page.read_text(), re.DOTALL)
     assert "setpoint" not in program and len(program.splitlines()) <= 31
     names: dict[str, Any] = {"__name__": "reader"}

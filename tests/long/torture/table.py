@@ -1,7 +1,7 @@
 """The long form, `make torture`: `python -m tests.long.torture.table [--rounds N] [--seed N]`.
 
 Each round runs every campaign with another seed; with the counts of all rounds the table of
-docs/torture.md is written.
+docs/faults.md is written.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from ...support.forks import forked, shared
 from .faults import FAULTS, Fault
 
-PAGE = Path(__file__).parents[3] / "docs" / "torture.md"
+PAGE = Path(__file__).parents[3] / "docs" / "faults.md"
 TABLE = re.compile(r"(<!-- torture -->\n).*?(<!-- end -->)", re.DOTALL)
 ROW = re.compile(r"^\| ([^|]+) \| (\d+|-) \| (\d+|-) \|", re.MULTILINE)
 TOTAL = re.compile(r"\*\*(\d+) faults\*\*, (\d+) survived; (\d+) states")
@@ -41,10 +41,11 @@ def fitting(story: str, ranks: int) -> list[type[Fault]]:
 
 
 def counts_in(page: str) -> dict[tuple[str, int], int]:
-    """How often each fault has happened, with how many ranks, as a page says."""
+    """How often each fault has happened, with how many ranks, by the table of a page."""
+    (table,) = (match[0] for match in TABLE.finditer(page))
     return {
         (name, ranks): int(count)
-        for name, *counts in ROW.findall(page)
+        for name, *counts in ROW.findall(table)
         for ranks, count in zip((1, 2), counts, strict=True)
         if count != "-"
     }
