@@ -45,7 +45,7 @@ from setpoint.train.run_name import find_run
 if TYPE_CHECKING:
     from torch import nn
 
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
     from setpoint.infer.continuation import GeneratedText
     from setpoint.infer.inference import Results
     from setpoint.infer.loaded_model import LoadedModel

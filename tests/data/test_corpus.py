@@ -9,15 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.config import Data
+from setpoint.data.config import Bytes, Data
 from setpoint.data.corpus import Corpus, JoinedRow, build_corpus, files_digest, gather, slices
 from setpoint.data.document import Document
 from setpoint.data.reading import documents_of, split_position
 from setpoint.data.rows import cut_rows
 from setpoint.data.sides import named_corpus
 from setpoint.data.sources.config import Random, SourceConfig, Text
-from setpoint.data.tokenizers.config import Bytes
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 
 from .in_memory import in_memory
 

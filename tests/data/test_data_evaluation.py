@@ -17,7 +17,7 @@ from setpoint.data.loader import EvaluationFeed
 from setpoint.data.packing import evaluation_rows
 from setpoint.data.rows import DocumentRows, cut_rows, training_rows
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
 

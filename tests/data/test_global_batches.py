@@ -23,7 +23,7 @@ from setpoint.data.rows import MixedSequences, RowOrder, Sequences, training_row
 from setpoint.data.sampler import Cursor, MixtureSchedule, Sampler, Shares, merged_state, shares_of
 from setpoint.data.sources.config import Text
 from setpoint.data.stream import open_streams
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 
 LENGTH, GLOBAL = 8, 12

@@ -23,7 +23,7 @@ from setpoint.data.document import Document
 from setpoint.data.loader import Feed, SentBatch
 from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, training_rows
 from setpoint.data.sampler import MixtureSchedule, Sampler, Shares
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 from setpoint.train.build.components import build_components
 

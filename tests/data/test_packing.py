@@ -21,7 +21,7 @@ from setpoint.data.packing import (
 )
 from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, cut_rows, training_rows
 from setpoint.data.sampler import Sampler
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX
 
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)

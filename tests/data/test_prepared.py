@@ -20,14 +20,13 @@ import pytest
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data import prepare, sides
 from setpoint.data import token_store as store
-from setpoint.data.config import Data, Prepare
+from setpoint.data.config import Data, HuggingFace, Prepare, TokenIds
 from setpoint.data.corpus import Corpus, PlacedRow, gather, slices
 from setpoint.data.document import Document
 from setpoint.data.sides import Sides, locked, named_corpus, prepare_all, read_sides
 from setpoint.data.sources.config import Conversations, Filter, Random, SourceConfig, Text, Tokens
 from setpoint.data.token_store import MANIFEST, stored_documents
-from setpoint.data.tokenizers.config import HuggingFace, TokenIds
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.data.workers import WORKER
 from setpoint.files.atomic import digest_file
 from setpoint.units import ByteSize
@@ -282,7 +281,7 @@ import sys
 from setpoint.data import prepare, sides
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Random
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 prepare.FIRST_PIECE, prepare.SHARD = 1500, 4000
 original = prepare.TokenizedPiece.run
 def slow(self, tokenizer):

@@ -24,7 +24,7 @@ from setpoint.data.packing import Packer, build_packed
 from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, training_rows
 from setpoint.data.sampler import MixtureSchedule, Sampler, Shares, planned_rows, shares_of
 from setpoint.data.sides import read_sides
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Count
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_data import build_training_data, describe_data_position

@@ -25,7 +25,7 @@ from setpoint.data.rows import DocumentRows
 from setpoint.data.sampler import Sampler, describe_position, merged_state
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
 from setpoint.data.stream import Stream, hold_out, open_streams
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 
 from .row_files import write_rows

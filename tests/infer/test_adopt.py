@@ -13,9 +13,8 @@ from setpoint.config.composition import compose
 from setpoint.config.record.record import recorded_fingerprint
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.origin import RECORD
-from setpoint.data.config import Data
+from setpoint.data.config import Bytes, Data, HuggingFace, TokenIds
 from setpoint.data.sources.config import Random
-from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds
 from setpoint.files.atomic import digest_file
 from setpoint.infer.adopt import adopt, complete
 from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights

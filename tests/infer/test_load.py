@@ -10,8 +10,8 @@ import torch
 
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.config.resolving.checks import verify
-from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.vocabulary import TextPiece
+from setpoint.data.config import HuggingFace
+from setpoint.data.vocabulary import TextPiece
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import EvaluationTask, Inference, InferenceWeights
 from setpoint.infer.loaded_model import LoadedModel, load

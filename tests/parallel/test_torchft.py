@@ -20,7 +20,7 @@ from setpoint.data.document import Document
 from setpoint.data.loader import Feed
 from setpoint.data.rows import RowOrder, training_rows
 from setpoint.data.sampler import Sampler
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups
 from setpoint.parallel.world import World

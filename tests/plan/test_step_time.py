@@ -9,7 +9,7 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Random
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.memory.config import Full
 from setpoint.plan.cost import cost_of
 from setpoint.plan.gpus import GpuSpec, Network, gpu_named

@@ -12,7 +12,7 @@ from setpoint.config import SetpointError
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Text
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.train import run_record
 from setpoint.train.config import Job
 from setpoint.train.contract import ContractRefused

@@ -18,7 +18,7 @@ from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import cut_rows
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig

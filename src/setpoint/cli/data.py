@@ -21,7 +21,7 @@ from setpoint.track.progress import make_work_progress
 if TYPE_CHECKING:
     from setpoint.data.inspection import Sample, Token
     from setpoint.data.sides import PreparedText, Sides
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
 OUTPUT = Option("--output DIR", "Cache folder, data.prepare.folder; -o for short.")
@@ -172,7 +172,7 @@ def tokenizer_train(arguments: Arguments) -> int:
     job = checked_job(
         arguments, lambda path: path.startswith("data.sources.") and not path.endswith(".template")
     )
-    from setpoint.data.tokenizers.bpe import train_bpe
+    from setpoint.data.bpe import train_bpe
 
     with make_work_progress() as progress:
         trained = train_bpe(

@@ -18,7 +18,7 @@ from numpy.lib.stride_tricks import as_strided
 from setpoint.config import SetpointError
 from setpoint.data.document import DataIdentity, Document, FileRecord
 from setpoint.data.reading import source_of
-from setpoint.data.tokenizers.tokenizer import TokenArray, Tokenizer
+from setpoint.data.tokenizer import TokenArray, Tokenizer
 from setpoint.shapes.protocols import Work, no_work
 
 Ints = npt.NDArray[np.int64]

@@ -12,8 +12,8 @@ import numpy.typing as npt
 
 from setpoint.data.corpus import Corpus
 from setpoint.data.rows import Rows, Sequences
-from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.tokenizers.vocabulary import ChatFacts
+from setpoint.data.tokenizer import Tokenizer
+from setpoint.data.vocabulary import ChatFacts
 from setpoint.shapes.batch import IGNORE_INDEX
 
 PERCENTILES = (5, 25, 50, 75, 95, 99)

@@ -28,7 +28,7 @@ from setpoint.data.order import Deal, Parts
 from setpoint.data.packing import Packer, pieces_of
 from setpoint.data.rows import DocumentRows
 from setpoint.data.stream import Found, LanePosition, Spot, Stream, StreamBlock, StreamReader
-from setpoint.data.tokenizers.tokenizer import TokenArray
+from setpoint.data.tokenizer import TokenArray
 
 T = TypeVar("T")
 

@@ -22,7 +22,7 @@ from setpoint.config import SetpointError
 
 if TYPE_CHECKING:
     from setpoint.data.corpus import Corpus, Ints
-    from setpoint.data.tokenizers.tokenizer import TokenArray
+    from setpoint.data.tokenizer import TokenArray
 
 ROUNDS = 6
 _STEP = np.uint64(0x9E3779B97F4A7C15)

@@ -56,7 +56,7 @@ from setpoint.shapes.protocols import Work, no_work
 
 if TYPE_CHECKING:
     from setpoint.data.document import Document
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
 
 
 ROW = np.dtype(

@@ -27,14 +27,14 @@ from setpoint.data.token_store import (
     write_array,
     write_parts,
 )
-from setpoint.data.tokenizers.vocabulary import SETTINGS, TEMPLATE, find_tokenizer
+from setpoint.data.vocabulary import SETTINGS, TEMPLATE, find_tokenizer
 from setpoint.files.atomic import Written, write_file
 from setpoint.hub.upload import Uploaded, upload_dataset
 
 if TYPE_CHECKING:
+    from setpoint.data.config import TokenizerConfig
     from setpoint.data.corpus import TokenRow
-    from setpoint.data.tokenizers.config import TokenizerConfig
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
 
 
 COPIED = 1 << 22

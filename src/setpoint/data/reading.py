@@ -22,8 +22,8 @@ from setpoint.config.resolving.checks import describe_value
 from setpoint.data.document import Document, Source, TokenSource
 from setpoint.data.sources.config import Filter, SourceConfig
 from setpoint.data.sources.files import JSONL, format_of
-from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
+from setpoint.data.tokenizer import Tokenizer
+from setpoint.data.vocabulary import beyond_vocabulary
 
 if TYPE_CHECKING:
     from setpoint.data.config import Data

@@ -55,7 +55,7 @@ from setpoint.shapes.protocols import Work, no_work
 if TYPE_CHECKING:
     from setpoint.data.config import Data, Prepare
     from setpoint.data.sources.config import SourceConfig
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
 
 
 class Sides(NamedTuple):

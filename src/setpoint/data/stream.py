@@ -25,7 +25,7 @@ from setpoint.data.document import DataIdentity, Document, FileRecord, Place, St
 from setpoint.data.order import shuffled
 from setpoint.data.reading import DocumentFilter, duplicate_name, split_position
 from setpoint.data.sources.config import SourceConfig
-from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizer import Tokenizer
 from setpoint.shapes.protocols import Work, no_work
 
 SAMPLED = 10_000

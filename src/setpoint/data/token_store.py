@@ -30,7 +30,7 @@ from setpoint.files.atomic import Written, digest_file, replacing, write_file
 
 if TYPE_CHECKING:
     from setpoint.data.reading import CorpusRequest
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
 
 
 KIND = "setpoint prepared data"

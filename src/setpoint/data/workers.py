@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any, Protocol, Self
 from setpoint.config import SetpointError
 
 if TYPE_CHECKING:
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
 
 
 WORKER = "from setpoint.data.workers import main; main()"

@@ -38,9 +38,9 @@ from setpoint.config.resolving.checks import Verification
 from setpoint.config.values.node import is_changed, value_or_missing
 from setpoint.config.values.origin import RECORD
 from setpoint.config.words.plain_data import same
+from setpoint.data.config import HuggingFace, TokenIds, TokenizerConfig
 from setpoint.data.sources.config import Conversations, HubDataset, Text, Tokens
-from setpoint.data.tokenizers.config import HuggingFace, TokenIds, TokenizerConfig
-from setpoint.data.tokenizers.vocabulary import TOKENIZER
+from setpoint.data.vocabulary import TOKENIZER
 from setpoint.infer.config import Inference
 from setpoint.infer.tasks import EXPORTED, ExportTask, Generation
 from setpoint.model.config import HuggingFaceConfig

@@ -21,8 +21,7 @@ from setpoint.config import (
     rule,
 )
 from setpoint.config.values.origin import DEFAULT
-from setpoint.data.config import Data
-from setpoint.data.tokenizers.config import Bytes, HuggingFace, TokenIds, TokenizerConfig
+from setpoint.data.config import Bytes, Data, HuggingFace, TokenIds, TokenizerConfig
 from setpoint.infer.tasks import Chat, EvaluationTask, ExportTask, Generation, Harness
 from setpoint.model.config import (
     HuggingFaceConfig,

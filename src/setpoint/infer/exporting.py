@@ -23,8 +23,8 @@ from setpoint.adapter.low_rank import (
     merge_all,
 )
 from setpoint.config import SetpointError, load_record
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
-from setpoint.data.tokenizers.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
+from setpoint.data.tokenizer import ByteTokenizer, HuggingFaceTokenizer, Tokenizer
+from setpoint.data.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
 from setpoint.infer.config import Inference
 from setpoint.infer.loaded_model import LoadedModel, load, naming_whole_ones
 from setpoint.infer.tasks import ExportTask

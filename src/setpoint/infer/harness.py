@@ -11,8 +11,8 @@ import torch
 from setpoint.config import ConfigError, SetpointError, did_you_mean, resolve
 from setpoint.data.sources.chat import Conversation
 from setpoint.data.sources.records import RowError
-from setpoint.data.tokenizers.tokenizer import ALIAS, ChatTokenizer
-from setpoint.data.tokenizers.vocabulary import TextPiece
+from setpoint.data.tokenizer import ALIAS, ChatTokenizer
+from setpoint.data.vocabulary import TextPiece
 from setpoint.infer.config import Inference
 from setpoint.infer.continuation import continue_prompts
 from setpoint.infer.loaded_model import LoadedModel

@@ -16,8 +16,8 @@ from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.config import RunError, SetpointError, load_record
-from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
-from setpoint.data.tokenizers.vocabulary import ChatFacts
+from setpoint.data.tokenizer import ChatTokenizer, Tokenizer
+from setpoint.data.vocabulary import ChatFacts
 from setpoint.infer.adopt import find_weights
 from setpoint.infer.config import Inference
 from setpoint.infer.distributed import Division, ModelRunner

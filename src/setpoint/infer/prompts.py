@@ -14,10 +14,10 @@ from setpoint.config import ConfigError, MissingPathError, Problem, SetpointErro
 from setpoint.data.sources.chat import ChatTemplate, Conversation, fitting_template, with_controls
 from setpoint.data.sources.conversations import read_row
 from setpoint.data.sources.records import RowError
-from setpoint.data.tokenizers.vocabulary import TEMPLATE, ChatFacts, TextPiece
+from setpoint.data.vocabulary import TEMPLATE, ChatFacts, TextPiece
 
 if TYPE_CHECKING:
-    from setpoint.data.tokenizers.config import TokenIds
+    from setpoint.data.config import TokenIds
     from setpoint.infer.tasks import Chat, Generation
 
 DIGITS = 19
@@ -158,7 +158,7 @@ def chat_template(chat: Chat | None, facts: ChatFacts | None, directory: Path) -
     if facts is None:
         raise SetpointError(
             "chat: conversations need a tokenizer with control tokens, with `chat` and "
-            "`encode_pieces` as in setpoint.data.tokenizers.tokenizer.\n"
+            "`encode_pieces` as in setpoint.data.tokenizer.\n"
             "Valid: --tokenizer huggingface, bytes; null, which reads prompts as text."
         )
     template_file = directory / TEMPLATE

@@ -132,7 +132,7 @@ def _compute(job: Inference) -> str:
 
 def vocabulary_problems(job: Inference) -> Iterator[Problem]:
     """Compare embedding rows with the tokenizer's vocabulary."""
-    from setpoint.data.tokenizers.vocabulary import vocabulary_size
+    from setpoint.data.vocabulary import vocabulary_size
 
     assert isinstance(job.model, TransformerConfig)
     tokens = vocabulary_size(job.tokenizer)
@@ -147,7 +147,7 @@ def prompt_problems(job: Inference) -> Iterator[Problem]:
     if section is None and job.chat is None:
         return
     from setpoint.data.sources.chat import with_controls
-    from setpoint.data.tokenizers.vocabulary import chat_facts
+    from setpoint.data.vocabulary import chat_facts
     from setpoint.infer.prompts import (
         chat_template,
         prompts_of,

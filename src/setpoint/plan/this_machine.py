@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Caution, Need, Problem, rule
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.data.config import BYTES_VOCABULARY
 from setpoint.model.config import TransformerConfig
 from setpoint.train.rules.cautions import CAUTIONS
 from setpoint.train.rules.run_rules import memory_suggestions

@@ -27,8 +27,7 @@ from setpoint.config import (
     is_set,
     rule,
 )
-from setpoint.data.config import Data
-from setpoint.data.tokenizers.config import Bytes, TokenizerConfig
+from setpoint.data.config import Bytes, Data, TokenizerConfig
 from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig

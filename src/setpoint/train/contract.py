@@ -30,7 +30,7 @@ from setpoint.config import (
 )
 from setpoint.config.record.record import Difference, changes_since_record
 from setpoint.config.words.names import within
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.data.config import BYTES_VOCABULARY
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.model.parameters import parameters_of
 from setpoint.precision.config import LossScale

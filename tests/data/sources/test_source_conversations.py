@@ -13,6 +13,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
+from setpoint.data.config import Bytes, HuggingFace
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.rows import training_rows
@@ -25,8 +26,7 @@ from setpoint.data.sources.chat import (
     fitting_template,
 )
 from setpoint.data.sources.config import Conversations
-from setpoint.data.tokenizers.config import Bytes, HuggingFace
-from setpoint.data.tokenizers.tokenizer import ChatTokenizer
+from setpoint.data.tokenizer import ChatTokenizer
 
 from ...support.cases import rotated
 from ..tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece

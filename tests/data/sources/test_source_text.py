@@ -11,7 +11,7 @@ from setpoint.data.reading import documents_of
 from setpoint.data.sources import texts
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.texts import TextSource, text_files
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 
 
 def names(*paths: str, separator: str | None = None) -> list[str]:

@@ -15,7 +15,7 @@ from setpoint.data.document import Document, StreamSource
 from setpoint.data.packing import build_packed
 from setpoint.data.reading import documents_of
 from setpoint.data.sources.config import HubDataset, SourceConfig, Text
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 
 from ..row_files import write_rows
 

@@ -12,7 +12,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import TokensSource
 from setpoint.data.token_store import KIND, MANIFEST
-from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizer import Tokenizer
 
 TOKENIZER = cast(Tokenizer, SimpleNamespace(vocab_size=60_000, separator=9))
 IDS = [9, 50_001, 2, 3, 9, 4, 9, 9, 5, 6]

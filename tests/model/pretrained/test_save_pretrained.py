@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.tokenizers.config import TokenIds
-from setpoint.data.tokenizers.tokenizer import IdTokenizer
+from setpoint.data.config import TokenIds
+from setpoint.data.tokenizer import IdTokenizer
 from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.attention.config import MLA, YarnScaling
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY
+from setpoint.data.config import BYTES_VOCABULARY
 from setpoint.optim.config import AdamWConfig
 from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight

@@ -11,7 +11,7 @@ from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint
 from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.field import NEEDS
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.scoring import Score
 from setpoint.track.jsonl import JsonlWriter, read_jsonl
 from setpoint.train.build.components import build_components

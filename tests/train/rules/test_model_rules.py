@@ -8,11 +8,10 @@ import torch
 from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, verify
-from setpoint.data.config import Data, Prepare
+from setpoint.data.config import BYTES_VOCABULARY, Bytes, Data, HuggingFace, Prepare
 from setpoint.data.sides import prepare_all
 from setpoint.data.sources.config import Random
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes, HuggingFace
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
+from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.model.attention.selection import BACKENDS
 from setpoint.parallel.config import CUBLAS_VARIABLE
 from setpoint.train.build.components import build_components

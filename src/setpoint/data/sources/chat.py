@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from setpoint.config import MissingPathError, SetpointError
 from setpoint.data.sources.records import RowError
-from setpoint.data.tokenizers.vocabulary import ChatFacts, TextPiece
+from setpoint.data.vocabulary import ChatFacts, TextPiece
 
 # Unicode noncharacters, for internal use. MARK: end of the text of a message; CONTROL: control
 # token spelled in a message; GENERATION: {% generation %} and its end.

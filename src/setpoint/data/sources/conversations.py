@@ -26,8 +26,8 @@ from setpoint.data.sources.files import ARROW, PARQUET, TEXT, inputs_of
 from setpoint.data.sources.records import FileRow, RowError, read_rows, wrong_kind
 from setpoint.data.sources.texts import format_in, text_files
 from setpoint.data.sources.tokens import TokenizedRow, read_tokens
-from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
-from setpoint.data.tokenizers.vocabulary import ChatFacts
+from setpoint.data.tokenizer import ChatTokenizer, Tokenizer
+from setpoint.data.vocabulary import ChatFacts
 
 SHAPES = (
     "messages",
@@ -496,7 +496,7 @@ class ConversationsSource(BuiltSource[Conversations]):
         if not isinstance(getattr(tokenizer, "chat", None), ChatFacts):
             raise SetpointError(
                 f"{self.where}: conversations need a tokenizer that knows control tokens, with "
-                f"`chat` and `encode_pieces` as in setpoint.data.tokenizers.tokenizer, and "
+                f"`chat` and `encode_pieces` as in setpoint.data.tokenizer, and "
                 f"{type(tokenizer).__name__} has none.\nValid: --tokenizer huggingface, bytes."
             )
         return cast(ChatTokenizer, tokenizer)

@@ -11,7 +11,7 @@ import numpy.typing as npt
 from setpoint.data.document import BuiltSource, Document
 from setpoint.data.order import random_bits
 from setpoint.data.sources.config import Questions, Random
-from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizer import Tokenizer
 
 FIRST_BYTE = 32  # symbols start at the space, so an alphabet of up to 95 is printable ASCII
 SUCCESSOR = 0.75  # share of "markov" steps that go to the next symbol of the alphabet

@@ -50,8 +50,8 @@ from setpoint.data.token_store import (
     stored_documents,
     verify,
 )
-from setpoint.data.tokenizers.tokenizer import Tokenizer
-from setpoint.data.tokenizers.vocabulary import beyond_vocabulary
+from setpoint.data.tokenizer import Tokenizer
+from setpoint.data.vocabulary import beyond_vocabulary
 from setpoint.hub.fetch import fetch_files, is_url, split_hub_id
 
 Ids = npt.NDArray[np.integer[Any]]

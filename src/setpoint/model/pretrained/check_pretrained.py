@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from setpoint.config import Problem, SetpointError
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
+from setpoint.data.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.architecture import type_problems, value_problems
 from setpoint.model.parameters import embedding_rows

@@ -19,12 +19,12 @@ from setpoint.config import (
     read_record,
     resolve,
 )
-from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.data.config import HuggingFace
 from setpoint.files import MANIFEST
 from setpoint.hub.fetch import fetch_files, is_url, split_hub_id
 
 if TYPE_CHECKING:
-    from setpoint.data.tokenizers.config import TokenizerConfig
+    from setpoint.data.config import TokenizerConfig
     from setpoint.train.config import Job
 
 CONFIG: Final = "config.json"

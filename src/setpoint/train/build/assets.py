@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from setpoint.checkpoint.places import newest_whole
 from setpoint.config import SetpointError
+from setpoint.data.config import HuggingFace
 from setpoint.data.sources.config import Conversations, SourceConfig
-from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
+from setpoint.data.vocabulary import TEMPLATE, TOKENIZER, find_tokenizer
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.pretrained.locate import (
     CONFIG,
@@ -25,7 +25,7 @@ from setpoint.model.pretrained.locate import (
 
 if TYPE_CHECKING:
     from setpoint.data.sources.chat import ChatTemplate
-    from setpoint.data.tokenizers.tokenizer import ChatTokenizer, Tokenizer
+    from setpoint.data.tokenizer import ChatTokenizer, Tokenizer
     from setpoint.model.config import ModelConfig
     from setpoint.train.config import Job
 
@@ -58,7 +58,7 @@ def assets_of(
     Raises:
         SetpointError: a file cannot be read.
     """
-    from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer
+    from setpoint.data.tokenizer import HuggingFaceTokenizer
 
     files: Assets = {}
     if isinstance(tokenizer, HuggingFaceTokenizer):

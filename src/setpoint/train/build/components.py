@@ -22,7 +22,7 @@ from setpoint.data.loader import EvaluationFeed, Feed
 from setpoint.data.rows import DocumentRows, Sequences, cut_rows
 from setpoint.data.sampler import Sampler, merged_state
 from setpoint.data.stream import Stream
-from setpoint.data.tokenizers.tokenizer import Tokenizer
+from setpoint.data.tokenizer import Tokenizer
 from setpoint.model.build import materialize, move_buffers, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize

@@ -30,7 +30,7 @@ from setpoint.train.config import steps_before
 
 if TYPE_CHECKING:
     from setpoint.data.sources.config import SourceConfig
-    from setpoint.data.tokenizers.tokenizer import Tokenizer
+    from setpoint.data.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
 

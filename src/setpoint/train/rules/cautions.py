@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from setpoint.config import Caution, SetpointError, rule
-from setpoint.data.tokenizers.config import HuggingFace
+from setpoint.data.config import HuggingFace
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
 from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
@@ -368,7 +368,7 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
 )
 def new_row_cautions(job: Job) -> Iterator[Caution]:
     """Embedding rows of new tokens that the adapter leaves frozen."""
-    from setpoint.data.tokenizers.vocabulary import vocabulary_size
+    from setpoint.data.vocabulary import vocabulary_size
     from setpoint.model.pretrained.check_pretrained import vocabulary_of
     from setpoint.model.pretrained.locate import locate_here
 
@@ -396,7 +396,7 @@ def new_row_cautions(job: Job) -> Iterator[Caution]:
 @rule(needs="files", when=lambda job: job.model.pretrained is not None, cautions=CAUTIONS)
 def tokenizer_cautions(job: Job) -> Iterator[Caution]:
     """A tokenizer with other tokens than that of the pretrained weights."""
-    from setpoint.data.tokenizers.vocabulary import TOKENIZER, chat_facts, read_vocabulary
+    from setpoint.data.vocabulary import TOKENIZER, chat_facts, read_vocabulary
     from setpoint.model.pretrained.locate import locate_here
 
     assert job.model.pretrained is not None

@@ -18,7 +18,7 @@ from setpoint.config import (
     plural,
     rule,
 )
-from setpoint.data.config import PHASE_UNITS
+from setpoint.data.config import PHASE_UNITS, HuggingFace, TokenIds
 from setpoint.data.sources.config import (
     Conversations,
     Questions,
@@ -27,7 +27,6 @@ from setpoint.data.sources.config import (
     Text,
     Tokens,
 )
-from setpoint.data.tokenizers.config import HuggingFace, TokenIds
 from setpoint.loss.config import tokens_named
 from setpoint.model.config import TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
@@ -271,7 +270,7 @@ def unknown_tokens(job: Job) -> Iterator[Problem]:
 def template_problems(job: Job) -> Iterator[Problem]:
     """Chat templates that are missing, or write tokens that the tokenizer lacks."""
     from setpoint.data.sources.chat import fitting_template
-    from setpoint.data.tokenizers.vocabulary import chat_facts
+    from setpoint.data.vocabulary import chat_facts
 
     facts = chat_facts(job.tokenizer)
     for path, source in sources_of(job, Conversations):
@@ -309,7 +308,7 @@ def template_problems(job: Job) -> Iterator[Problem]:
 def spelled_tokens(job: Job) -> Iterator[Problem]:
     """Texts that spell control tokens."""
     from setpoint.data.sources.texts import beginnings
-    from setpoint.data.tokenizers.vocabulary import chat_facts
+    from setpoint.data.vocabulary import chat_facts
 
     facts = chat_facts(job.tokenizer)
     if facts is None:
@@ -344,7 +343,7 @@ def token_problems(job: Job) -> Iterator[Problem]:
     """Prepared data, or separators, that do not match the tokenizer."""
     from setpoint.data.sources.tokens import prepared_folders
     from setpoint.data.token_store import read_manifest
-    from setpoint.data.tokenizers.vocabulary import tokenizer_name, vocabulary_size
+    from setpoint.data.vocabulary import tokenizer_name, vocabulary_size
 
     size, name = vocabulary_size(job.tokenizer), tokenizer_name(job.tokenizer)
     for path, source in sources_of(job, Tokens):

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import Caution, Need, Problem, SetpointError, dead, rule
-from setpoint.data.tokenizers.config import BYTES_VOCABULARY, Bytes
+from setpoint.data.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig, names_attention_backend
 from setpoint.parallel.config import CUBLAS_VARIABLE, CUBLAS_WORKSPACES
 from setpoint.shapes.patterns import is_pattern
@@ -15,7 +15,7 @@ from setpoint.shapes.patterns import is_pattern
 if TYPE_CHECKING:
     from torch import nn
 
-    from setpoint.data.tokenizers.config import TokenizerConfig
+    from setpoint.data.config import TokenizerConfig
     from setpoint.model.attention.selection import Dense
     from setpoint.shapes.parameter import Form
     from setpoint.train.config import Job
@@ -43,7 +43,7 @@ def known_vocabulary(tokenizer: TokenizerConfig) -> int | None:
     """
     if isinstance(tokenizer, Bytes):
         return BYTES_VOCABULARY
-    from setpoint.data.tokenizers.vocabulary import vocabulary_size
+    from setpoint.data.vocabulary import vocabulary_size
 
     return vocabulary_size(tokenizer)
 

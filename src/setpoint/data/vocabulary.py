@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from setpoint.config import MissingPathError, Problem, SetpointError
-from setpoint.data.tokenizers.config import (
+from setpoint.data.config import (
     BYTES_VOCABULARY,
     Bytes,
     HuggingFace,

@@ -13,8 +13,8 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.tokenizers.config import Bytes
-from setpoint.data.tokenizers.vocabulary import (
+from setpoint.data.config import Bytes
+from setpoint.data.vocabulary import (
     BYTES_CHAT,
     EXTRA,
     ChatFacts,
@@ -24,8 +24,8 @@ from setpoint.data.tokenizers.vocabulary import (
 )
 
 if TYPE_CHECKING:
-    from setpoint.data.tokenizers.config import HuggingFace as Section
-    from setpoint.data.tokenizers.config import TokenIds
+    from setpoint.data.config import HuggingFace as Section
+    from setpoint.data.config import TokenIds
 
 TokenArray = npt.NDArray[np.unsignedinteger[Any]]
 """Token ids in the smallest unsigned type that holds the vocabulary."""

@@ -9,12 +9,11 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import SetpointError, resolve
-from setpoint.data.config import Data
+from setpoint.data.bpe import train_bpe
+from setpoint.data.config import Data, HuggingFace
 from setpoint.data.reading import split_position
 from setpoint.data.sources.config import Conversations, Random, Text
-from setpoint.data.tokenizers.bpe import train_bpe
-from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.vocabulary import TOKENIZER
+from setpoint.data.vocabulary import TOKENIZER
 
 TEXTS = ["one fish two fish red fish blue fish", "a wörd of 東京 and 12345 fish", "\x00\t<|x|>"]
 
@@ -48,7 +47,7 @@ import sys
 from setpoint.config import resolve
 from setpoint.data.config import Data
 from setpoint.data.sources.config import Random
-from setpoint.data.tokenizers.bpe import train_bpe
+from setpoint.data.bpe import train_bpe
 config = resolve(Data(sources=(Random(documents=60, alphabet=90),)))
 sys.stdout.write(train_bpe(config, 400).files["tokenizer.json"])
 """

@@ -11,13 +11,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.data.config import HuggingFace
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
-from setpoint.data.tokenizers.config import HuggingFace
-from setpoint.data.tokenizers.tokenizer import HuggingFaceTokenizer
-from setpoint.data.tokenizers.vocabulary import TextPiece
+from setpoint.data.tokenizer import HuggingFaceTokenizer
+from setpoint.data.vocabulary import TextPiece
 
-from ..tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
+from .tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
 
 
 def built(folder: Path, **settings: Any) -> HuggingFaceTokenizer:

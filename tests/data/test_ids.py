@@ -7,8 +7,8 @@ import pytest
 
 from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.config.composition import compose
+from setpoint.data.config import TokenIds
 from setpoint.data.sides import read_sides
-from setpoint.data.tokenizers.config import TokenIds
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job
 

@@ -15,8 +15,8 @@ from setpoint.data.document import Document
 from setpoint.data.reading import DocumentFilter, documents_of, training_documents
 from setpoint.data.sources.chat import NAMED, template_tokens
 from setpoint.data.sources.config import Filter
-from setpoint.data.tokenizers.tokenizer import ByteTokenizer
-from setpoint.data.tokenizers.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
+from setpoint.data.tokenizer import ByteTokenizer
+from setpoint.data.vocabulary import EXTRA, SETTINGS, TEMPLATE, TOKENIZER
 from setpoint.shapes.protocols import Work, no_work
 from setpoint.version import VERSION
 

@@ -1,1 +1,0 @@
-"""From bytes to token ids and back: one file per tokenizer."""
