@@ -85,6 +85,15 @@ def test_keys_of_other_systems(flags: str, hint: str) -> None:
     assert next(each.hint for each in problems if each.path in flags.split()[0]) == hint
 
 
+def test_a_section_in_python_finds_the_names_of_its_root() -> None:
+    problems = problems_of(partial(Motor, velocity=3, sped=2, share=1))
+    assert {problem.path: problem.hint for problem in problems} == {
+        "Motor.velocity": "Setpoint calls it motor.speed.",
+        "Motor.sped": "Did you mean motor.speed?",
+        "Motor.share": "Did you mean share?",
+    }
+
+
 def test_a_subclass_has_the_table_of_its_root() -> None:
     class Own(Machine):
         pass

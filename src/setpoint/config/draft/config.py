@@ -30,7 +30,7 @@ from ..words.plain_data import MISSING
 from ..words.plain_data import same as same_value
 from ..words.text import problem_of
 from .copying import Copies, draft_of, pack, unpack
-from .hints import is_secret_key, location_hint
+from .hints import assignment_hint, is_secret_key
 from .walk import leaves, shared_places, to_plain
 
 if TYPE_CHECKING:
@@ -153,8 +153,7 @@ class Config(Node, metaclass=ConfigMeta):
             too_deep = Invalid("is nested too deeply, or contains itself")
             error = raised if isinstance(raised, Invalid) else too_deep
             if info is None:
-                # Only the root sees the whole tree; a section sees its own subtree.
-                error.hint = error.hint or location_hint(type(self), name)
+                error.hint = assignment_hint(type(self), name, value, error.hint)
             path, source = (type(self).__name__, name), origin.describe((name,))
             problems = [problem_of(part, path, value, source) for part in error.parts]
             raise ConfigError(problems) from None

@@ -7,10 +7,10 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import reduce
 from typing import Any, NamedTuple, cast
 
-from ..schema.class_info import all_fields, classes_at, field_of
+from ..schema.class_info import all_fields, classes_at, field_of, with_subclasses
 from ..schema.field import FieldInfo
 from ..types.base import EnumType, LiteralType, takes
-from ..types.compound import OptionalType, SectionType, unwrapped
+from ..types.compound import OptionalType, SectionType, section_classes, unwrapped
 from ..values.node import Node
 from ..values.origin import COMMAND_LINE, ENVIRONMENT, FILE, Origin
 from ..words.errors import WRONG_KIND, Invalid
@@ -195,6 +195,26 @@ def location_hint(
     )
     is_other = search and nearby == places and parents and is_of_some
     return f"{hint} {_variants(root, parents, names[0])}" if is_other else hint
+
+
+def assignment_hint(section: type[Node], name: str, value: object, nearest_field: str) -> str:
+    """Return a hint about an unknown field of a section in Python; empty if nothing is close.
+
+    A section does not know its root: the hint is that of an imported root that contains its class
+    and knows the names of other systems.
+
+    Arguments:
+        nearest_field: the hint to a similar field of the section.
+    """
+    root, path = section, name
+    for other in with_subclasses(Node) if section.__setpoint__.other_names is None else ():
+        info = getattr(other, "__setpoint__", None)
+        fields = all_fields(other) if info is not None and info.other_names is not None else ()
+        places = [place for place, inner in fields if section in section_classes(inner.type)]
+        if places:
+            root, path = other, f"{places[0]}.{name}"
+            break
+    return location_hint(root, path, not nearest_field, value, nearest_field) or nearest_field
 
 
 def _variants(root: type[Node], parents: Path, name: str) -> str:

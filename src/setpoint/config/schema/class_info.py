@@ -523,7 +523,7 @@ def add_section(
         raise DeclarationError(f"{root.__name__} already has {name!r}; choose another name")
     info = FieldInfo(default=None, role=role or root.__setpoint__.role)
     info.name, info.owner, info.annotation = name, root, section | None
-    for cls in _with_subclasses(root):
+    for cls in with_subclasses(root):
         cls.__setpoint__.fields[name] = info
         cls.__setpoint__.added[name] = section
 
@@ -534,5 +534,6 @@ def added_sections(config: Node) -> dict[str, Any]:
     return {name: value for name, value in values.items() if value is not None}
 
 
-def _with_subclasses(root: type[Node]) -> list[type[Node]]:
-    return [root, *(cls for below in root.__subclasses__() for cls in _with_subclasses(below))]
+def with_subclasses(root: type[Node]) -> list[type[Node]]:
+    """A class and all classes derived from it."""
+    return [root, *(cls for below in root.__subclasses__() for cls in with_subclasses(below))]
