@@ -5,6 +5,7 @@ import math
 import re
 import subprocess
 import sys
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import setpoint as sp
 from setpoint.cli.main import main
 
 from .support.forks import Forks
+from .support.snapshots import refused
 
 SMALL = {
     "model.layers": 2, "model.dim": 32, "model.heads": 2, "model.kv_heads": 1,
@@ -55,7 +57,7 @@ def test_the_function_remains_one_when_its_package_is_imported() -> None:
     import setpoint.train.config  # noqa: F401
 
     assert callable(sp.train) and callable(sp.infer) and callable(sp.plan) and callable(sp.sweep)
-    with pytest.raises(sp.SetpointError, match="accepts a Job"):
+    with pytest.raises(sp.SetpointError, match="train: source = 7"):
         sp.train(7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="overrides must be a list of str, as in"):
         sp.train("tiny", "duration=4")
@@ -115,26 +117,38 @@ def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> No
             call("nowhere.txt")
         (problem,) = error.value.problems
         assert re.fullmatch(r"program \((tests/)?test_api.py:\d+\)", problem.origin)
-    with pytest.raises(sp.SetpointError, match=r"generate: prompts\[0\] = 5"):
-        model.generate(5)  # pyright: ignore[reportArgumentType]
-    for wrong in ("worst", 1.5):
-        with pytest.raises(sp.ConfigError, match=r"weights\.checkpoint = "):
-            run.model(checkpoint=wrong)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(
-        sp.SetpointError, match=r"load_model: overrides must be a list of str, .* got 'x=7'"
-    ):
-        run.model("x=7")
-    for which in ("best", 7):
-        with pytest.raises(sp.SetpointError, match=f"\nValid: checkpoint={which!r}$"):
-            run.model(which)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match="load_run accepts a run directory .* got 7"):
-        sp.load_run(7)  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="is not a run directory"):
         sp.load_run(tmp_path)
     with pytest.raises(sp.SetpointError, match=r"there is no run and no preset 'nowhere'\.\n"):
         sp.export("nowhere", tmp_path / "out")
-    with pytest.raises(sp.SetpointError, match="export: path = 7 is not a path"):
-        sp.export(run, 7)  # pyright: ignore[reportArgumentType]
+
+
+WRONG: dict[str, Callable[[Any], object]] = {
+    "no source": lambda run: sp.generate(None, "a"),  # pyright: ignore[reportArgumentType]
+    "no run": lambda run: sp.load_run(7),  # pyright: ignore[reportArgumentType]
+    "no path": lambda run: sp.export(run, 7),  # pyright: ignore[reportArgumentType]
+    "no such family": lambda run: sp.export(run, "out", family="lama"),
+    "no such kind of rule": lambda run: sp.check("tiny", needs=("file",)),  # pyright: ignore[reportArgumentType]
+    "overrides in one str": lambda run: sp.evaluate(run, overrides="x=7"),
+    "a checkpoint as overrides": lambda run: sp.load_model(run, 7),  # pyright: ignore[reportArgumentType]
+    "no such checkpoint": lambda run: run.model(checkpoint="worst"),
+    "an unknown override": lambda run: sp.generate(run, "a", overrides={"weights.dtyp": "bf16"}),
+    "an unknown option": lambda run: run.model().generate("a", max_token=4),
+    "a number as prompt": lambda run: run.model().generate(["a", 5]),
+    "a template as chat": lambda run: run.model().generate("a", chat="chatml"),
+    "a message without content": lambda run: run.model().generate(["a", [{"role": "user"}]]),
+    "a set as content": lambda run: run.model().generate([[{"role": "user", "content": {1}}]]),
+    "a number as text": lambda run: run.model().evaluate({"a": 5}),
+    "one side": lambda run: run.model().evaluate(sides="train"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_arguments_are_named_with_value_and_valid_ones(
+    run: sp.RecordedRun, case: str
+) -> None:
+    with refused():
+        WRONG[case](run)
 
 
 def test_conversations_are_prompts(run: sp.RecordedRun) -> None:
@@ -145,10 +159,6 @@ def test_conversations_are_prompts(run: sp.RecordedRun) -> None:
     assert model.generate(turns[:1], **chat) == [one]
     # The answer at the end is generated.
     assert model.generate([turns, "a", {"prompt": "a", "completion": "b"}], **chat) == [one] * 3
-    with pytest.raises(
-        sp.SetpointError, match=r"prompts\[1\] = 5\nValid: a str; a list of messages"
-    ):
-        model.generate(["a", 5])  # pyright: ignore[reportArgumentType]
     with pytest.raises(sp.SetpointError, match="so prompts_file must not be given"):
         model.generate(turns, prompts_file="rows.jsonl")
 

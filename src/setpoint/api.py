@@ -6,8 +6,8 @@ on; none of them imports torch before it is needed.
 
 from __future__ import annotations
 
-import json
 import os
+import re
 import warnings
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +25,6 @@ from setpoint.config import (
     SetpointError,
     compose,
     fingerprint,
-    for_error,
     is_record,
     read_record,
 )
@@ -34,11 +33,19 @@ from setpoint.config.values.origin import outside_origin
 from setpoint.data.sources.config import SourceConfig, Text, Tokens
 from setpoint.files.lock import is_locked
 from setpoint.infer.config import Inference
+from setpoint.infer.tasks import Chat
 from setpoint.parallel.rank import launched
 from setpoint.report.goodput import last_step, status_of
 from setpoint.track.jsonl import readable_rows
 from setpoint.track.run_directory import RunDirectory, is_run_directory, no_run, not_a_run
-from setpoint.train.arguments import directory_of
+from setpoint.train.arguments import (
+    as_text,
+    directory_of,
+    job_of,
+    memory_source,
+    row_line,
+    words_and_values,
+)
 from setpoint.train.config import Job
 from setpoint.train.run_name import find_run
 
@@ -57,6 +64,9 @@ Which = int | Literal["best", "latest"] | None
 Texts = str | os.PathLike[str] | Iterable[Any]
 Prompts = str | Mapping[str, Any] | Sequence[str | Mapping[str, Any] | Sequence[Mapping[str, Any]]]
 """A file or glob, or documents in memory."""
+VALID_PROMPT = (
+    'Valid: a str; a list of messages, such as [{"role": "user", "content": "Who are you?"}]'
+)
 FRAMES = ("pandas", "polars")
 
 
@@ -84,7 +94,6 @@ def check(
         ConfigError: lists all problems.
     """
     from setpoint.plan.preflight import preflight
-    from setpoint.train.arguments import job_of
 
     job, _ = job_of(source, overrides, world_size=world_size, caller="check")
     report = preflight(job, needs, elsewhere=world_size is not None)
@@ -105,7 +114,7 @@ def load_run(path: str | os.PathLike[str] | HasDirectory) -> RecordedRun:
     given = directory_of(path) or path
     if not isinstance(given, str | os.PathLike):
         raise SetpointError(
-            f"load_run accepts a run directory or the result of train; got {for_error(path)}"
+            f"load_run: path = {as_text(path)}\nValid: a run directory or the result of train"
         )
     directory = Path(os.path.expanduser(given))
     if not is_run_directory(directory):
@@ -244,7 +253,10 @@ class TrainedModel:
             SetpointError: `prompts` has conversations although `prompts_file` is given.
         """
         tasks: dict[str, Any] = {"generation": options, "seed": seed}
-        if chat:
+        if not isinstance(chat, bool | Mapping | Chat | None):
+            valid = f", {{'template': {chat!r}}}" if isinstance(chat, str) else ""
+            raise SetpointError(f"generate: chat = {as_text(chat)}\nValid: True, False{valid}")
+        if chat is True or isinstance(chat, Mapping | Chat):
             tasks["chat"] = {} if chat is True else chat
         given = _prompts(prompts)
         if all(isinstance(prompt, str) for prompt in given):
@@ -254,11 +266,23 @@ class TrainedModel:
             raise SetpointError(
                 "generate: prompts contains conversations, so prompts_file must not be given"
             )
+        rows = [{"prompt": prompt} if isinstance(prompt, str) else prompt for prompt in given]
+        lines = [
+            row_line(row, f"generate: prompts[{index}]", VALID_PROMPT)
+            for index, row in enumerate(rows)
+        ]
         with TemporaryDirectory() as folder:
             file = Path(folder, "prompts.jsonl")
-            rows = ({"prompt": prompt} if isinstance(prompt, str) else prompt for prompt in given)
-            file.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-            return self._run({**tasks, "generation": {**options, "prompts_file": str(file)}}).texts
+            file.write_bytes(b"".join(lines))
+            options["prompts_file"] = str(file)
+            try:
+                return self._run(tasks).texts
+            except SetpointError as error:
+                match = re.search(rf"{re.escape(str(file))}:(\d+): (.*)", str(error))
+                if match is None:
+                    raise
+                reason = f"prompts[{int(match[1]) - 1}]: {match[2].rstrip('.')}"
+                raise SetpointError(f"generate: {reason}\n{VALID_PROMPT}") from None
 
     def evaluate(
         self,
@@ -277,11 +301,25 @@ class TrainedModel:
 
         Returns:
             a score for each name; a single text is named `text`.
+
+        Raises:
+            SetpointError: `texts` is neither a path nor documents, or `sides` is no list.
         """
         if sides is None:
             sides = ("held_out",) if texts is None else ()
-        named = texts if isinstance(texts, Mapping) else {} if texts is None else {"text": texts}
-        sets = [{"name": name, "sources": [source_of(given)]} for name, given in named.items()]
+        if isinstance(sides, str) or not isinstance(sides, Sequence):
+            raise SetpointError(
+                f"evaluate: sides = {as_text(sides)}\nValid: a list of held_out and train"
+            )
+        is_named = isinstance(texts, Mapping)
+        named = texts if is_named else {} if texts is None else {"text": texts}
+        sets = [
+            {
+                "name": name,
+                "sources": [source_of(given, f"texts[{name!r}]" if is_named else "texts")],
+            }
+            for name, given in named.items()
+        ]
         section = {"sides": tuple(sides), "sets": sets, "sequences": sequences}
         return self._run({"evaluation": section}).scores
 
@@ -308,10 +346,7 @@ def _prompts(prompts: Prompts) -> tuple[Any, ...]:
         if isinstance(item, list | tuple):
             items[index] = {"messages": list(cast("Sequence[object]", item))}
         elif not isinstance(item, str | Mapping):
-            raise SetpointError(
-                f"generate: prompts[{index}] = {item!r:.60}\nValid: a str; a list of messages, "
-                f'such as [{{"role": "user", "content": "Who are you?"}}]'
-            )
+            raise SetpointError(f"generate: prompts[{index}] = {as_text(item)}\n{VALID_PROMPT}")
     return tuple(items)
 
 
@@ -331,14 +366,23 @@ def load_model(
         SetpointError: there are no such weights, or the overrides are wrong.
         RunError: the weights are damaged.
     """
+    return _loaded(source, overrides, checkpoint, "load_model")
+
+
+def _loaded(source: Source, overrides: Overrides, checkpoint: Which, caller: str) -> TrainedModel:
+    """The model for a function; see `load_model`.
+
+    Arguments:
+        caller: the name of the function, for messages.
+    """
     if launched() > 1:
         raise SetpointError(
-            "load_model: a launcher started several ranks, but this loads the model into one "
-            "process.\nValid: setpoint.infer(job), which all ranks must call"
+            f"{caller}: a launcher started several ranks, but this loads the model into one "
+            f"process.\nValid: setpoint.infer(job), which all ranks must call"
         )
     from setpoint.infer.loaded_model import load
 
-    draft = _opened(source, checkpoint, overrides)
+    draft = _opened(source, checkpoint, overrides, caller)
     # A job has a task; that of a call takes its place.
     return TrainedModel(draft, load(_complete(draft, {"generation": {"prompts": ("",)}})))
 
@@ -352,7 +396,7 @@ def generate(
     **options: Any,
 ) -> list[GeneratedText]:
     """Continue prompts with trained weights; see `load_model` and `TrainedModel.generate`."""
-    return load_model(source, overrides, checkpoint=checkpoint).generate(prompts, **options)
+    return _loaded(source, overrides, checkpoint, "generate").generate(prompts, **options)
 
 
 def evaluate(
@@ -364,7 +408,7 @@ def evaluate(
     **options: Any,
 ) -> dict[str, Score]:
     """Evaluate trained weights on texts; see `load_model` and `TrainedModel.evaluate`."""
-    return load_model(source, overrides, checkpoint=checkpoint).evaluate(texts, **options)
+    return _loaded(source, overrides, checkpoint, "evaluate").evaluate(texts, **options)
 
 
 def export(
@@ -387,12 +431,10 @@ def export(
         SetpointError: `path` is not a path to a new or empty directory; see also `load_model`.
     """
     if not isinstance(path, str | os.PathLike):
-        raise SetpointError(
-            f"export: path = {path!r} is not a path\nValid: a str or a pathlib.Path"
-        )
+        raise SetpointError(f"export: path = {as_text(path)}\nValid: a str or a pathlib.Path")
     from setpoint.infer.inference import infer as run
 
-    draft = _opened(source, checkpoint, overrides)
+    draft = _opened(source, checkpoint, overrides, "export")
     results = run(_complete(draft, {"export": {"path": Path(path), **options}}))
     for caution in results.cautions:
         warnings.warn(caution, stacklevel=2)
@@ -400,12 +442,14 @@ def export(
     return results.exported
 
 
-def source_of(texts: Texts) -> SourceConfig:
-    """The data source that reads a file or a glob by its kind, or documents in memory."""
-    if not isinstance(texts, str | os.PathLike):
-        from setpoint.train.arguments import memory_source
+def source_of(texts: Texts, argument: str = "texts") -> SourceConfig:
+    """The data source that reads a file or a glob by its kind, or documents in memory.
 
-        return memory_source(texts, "evaluate: texts")
+    Arguments:
+        argument: the argument of `evaluate`, for messages.
+    """
+    if not isinstance(texts, str | os.PathLike):
+        return memory_source(texts, f"evaluate: {argument}")
     from setpoint.data.sources.conversations import conversations_in
     from setpoint.data.sources.tokens import names_token_files
 
@@ -416,7 +460,7 @@ def source_of(texts: Texts) -> SourceConfig:
     return source
 
 
-def _weights_of(source: Source) -> str:
+def _weights_of(source: Source, caller: str) -> str:
     """The path or hub id of weights."""
     if (directory := directory_of(source)) is not None:
         return str(directory)
@@ -424,16 +468,14 @@ def _weights_of(source: Source) -> str:
         path = os.fspath(source)
         if os.path.isdir(os.path.expanduser(path)) or _is_hub_id(path):
             return path
-    from setpoint.train.arguments import job_of
-
     try:
-        job, _ = job_of(source, caller="load_model")
+        job, _ = job_of(source, caller=caller)
     except SetpointError as error:
         others = ", or the directory or hub id of a Hugging Face model"
         raise no_run(str(source), error, others) from None
     path = find_run(job)
     if not is_record(path):
-        raise SetpointError(f"load_model: {path} does not exist: train the job first")
+        raise SetpointError(f"{caller}: {path} does not exist: train the job first")
     return path
 
 
@@ -443,24 +485,21 @@ def _is_hub_id(path: str) -> bool:
     return not names_file(path) and not os.path.exists(path) and split_hub_id(path) is not None
 
 
-def _opened(source: Source, checkpoint: Which, overrides: Overrides) -> Inference:
+def _opened(source: Source, checkpoint: Which, overrides: Overrides, caller: str) -> Inference:
     """The draft of an inference job with weights and overrides, and without a task."""
     if type(overrides) is int or overrides in ("best", "latest"):
         raise SetpointError(
-            f"load_model: overrides = {overrides!r} is a checkpoint\n"
-            f"Valid: checkpoint={overrides!r}"
+            f"{caller}: overrides = {overrides!r} is a checkpoint\nValid: checkpoint={overrides!r}"
         )
-    weights: dict[str, object] = {"weights.path": _weights_of(source)}
+    weights: dict[str, object] = {"weights.path": _weights_of(source, caller)}
     if checkpoint is not None:
         weights["weights.checkpoint"] = checkpoint
-    return _composed(_composed(None, weights), overrides)
+    return _composed(_composed(None, weights, caller), overrides, caller)
 
 
-def _composed(draft: Inference | None, overrides: Overrides) -> Inference:
+def _composed(draft: Inference | None, overrides: Overrides, caller: str) -> Inference:
     """Apply overrides to an inference job."""
-    from setpoint.train.arguments import words_and_values
-
-    words, values = words_and_values(overrides, "load_model")
+    words, values = words_and_values(overrides, caller)
     composition = compose(Inference, draft, flags=words, program=values)
     if composition.problems:
         raise ConfigError(composition.problems)
@@ -471,7 +510,7 @@ def _complete(draft: Inference, tasks: Mapping[str, Any]) -> Inference:
     """A complete, verified job."""
     from setpoint.infer.adopt import complete, verify_job
 
-    job = complete(_composed(draft, tasks))
+    job = complete(_composed(draft, tasks, ""))
     if problems := verify_job(job).problems:
         raise ConfigError(problems)
     return job

@@ -174,7 +174,7 @@ def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ({"source": 5}, "train accepts a Job, .*; got 5"),
+        ({"source": 5}, "train: source = 5\nValid: a Job"),
         ({"source": "tny"}, "there is no preset 'tny'"),
         ({"overrides": "seed=3"}, r"overrides must be a list of str, as in .*; got 'seed=3'"),
         ({"accept": 3}, "accept must be a list of fields or sections; got 3"),

@@ -22,7 +22,7 @@ from .layers.presets import call_modifier, call_preset, call_source, load_plugin
 from .resolving.resolve import resolve
 from .schema.class_info import refuse_root_word
 from .values.node import state_of
-from .values.origin import ENVIRONMENT, FILE, PROGRAM, Origin, Recorded
+from .values.origin import ENVIRONMENT, FILE, Origin, Recorded, outside_origin
 from .values.scalar import Struct
 from .values.user_code import find_user_function, import_user_module
 from .words.errors import UNKNOWN_KEY, ConfigError, Invalid, Problem, SetpointError
@@ -181,8 +181,9 @@ def _merge(
         from .layers.flags import put_flags, read_flags
 
         put_flags(editor, read_flags(root, flags))
+    origin = outside_origin(f"{__name__.partition('.')[0]}.")
     for path, value in program.items():
-        editor.set(path.split("."), value, Origin(PROGRAM))
+        editor.set(path.split("."), value, origin)
     if editor.unknown or editor.wrong_kind:
         from .other_names import explain_foreign_keys
 

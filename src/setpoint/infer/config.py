@@ -122,6 +122,9 @@ RULES = (
     Rule(f"{HERE}adapter_problems",
          "There is an adapter where one is to be merged or exported",
          needs="files"),
+    Rule(f"{HERE}export_problems", "The family of an export can express the model",
+         needs="files", when=lambda job: job.export is not None
+         and job.export.family is not None and _is_transformer(job)),
     Rule(f"{HERE}vocabulary_problems", "The tokenizer's vocabulary fits the model",
          needs="files", when=lambda job: isinstance(job.model, TransformerConfig)),
     Rule(f"{HERE}prompt_problems",

@@ -69,6 +69,17 @@ def adapter_problems(job: Inference) -> Iterator[Problem]:
         )
 
 
+def export_problems(job: Inference) -> Iterator[Problem]:
+    """Report a family of models that is unknown or cannot express the model."""
+    from setpoint.model.pretrained.config_json import family_for
+
+    assert job.export is not None and isinstance(job.model, TransformerConfig)
+    try:
+        family_for(job.model, job.export.family)
+    except SetpointError as error:
+        yield Problem.of(error, "export.family")
+
+
 def pass_problems(job: Inference) -> Iterator[Problem]:
     """Report settings for the time between forward passes that have no effect."""
     profiling, gc = job.profiling, job.resilience.gc

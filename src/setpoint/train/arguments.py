@@ -166,7 +166,7 @@ def words_and_values(overrides: Overrides, caller: str) -> tuple[list[str], dict
     ):
         raise SetpointError(
             f"{caller}: overrides must be a list of str, as in ['parallel.device=cpu'], or a "
-            f"mapping, as in {{'parallel.device': 'cpu'}}; got {_as_text(overrides)}"
+            f"mapping, as in {{'parallel.device': 'cpu'}}; got {as_text(overrides)}"
         )
     return list(words), values
 
@@ -181,7 +181,7 @@ def _opened(source: str) -> tuple[Path | None, Composition[Job]]:
     return None, compose(Job, source)
 
 
-def _as_text(value: object) -> str:
+def as_text(value: object) -> str:
     """Describe an invalid argument, for a message."""
     if value is None:
         return "None"
@@ -192,8 +192,8 @@ def _as_text(value: object) -> str:
 
 def _no_job(value: object, caller: str) -> SetpointError:
     return SetpointError(
-        f"{caller} accepts a Job, a composition of one, the name of a preset, a file or a run "
-        f"directory; got {_as_text(value)}"
+        f"{caller}: source = {as_text(value)}\nValid: a Job, a composition of one, the name of a "
+        f"preset, a file or a run directory"
     )
 
 
@@ -225,13 +225,13 @@ def callbacks_of(callbacks: Iterable[Callback]) -> list[Callback]:
 
     if isinstance(callbacks, Callback) or not isinstance(callbacks, Iterable):
         raise SetpointError(
-            f"train: callbacks must be a list of callbacks; got {_as_text(callbacks)}"
+            f"train: callbacks must be a list of callbacks; got {as_text(callbacks)}"
         )
     checked = list(callbacks)
     for index, callback in enumerate(checked):
         if not isinstance(callback, Callback):
             raise SetpointError(
-                f"train: callbacks[{index}] is {_as_text(callback)}.\nValid: an instance of "
+                f"train: callbacks[{index}] is {as_text(callback)}.\nValid: an instance of "
                 f"setpoint.train.loop.Callback"
             )
     return checked
@@ -293,7 +293,7 @@ def memory_source(data: Iterable[Any], name: str, is_renamed: bool = False) -> T
         if isinstance(values, list | tuple):
             values = {"messages": values}
         if not isinstance(values, Mapping):
-            raise SetpointError(f"{place} is {_as_text(row)}.\n{VALID_DATA}")
+            raise SetpointError(f"{place} is {as_text(row)}.\n{VALID_DATA}")
         is_chat = any(values.get(key) is not None for key in CONVERSATION_KEYS) or (
             is_renamed and not isinstance(row, str)
         )
@@ -304,7 +304,7 @@ def memory_source(data: Iterable[Any], name: str, is_renamed: bool = False) -> T
                 f"{_plural_of(kind)}.\n{VALID_DATA}"
             )
         cls = kind
-        lines.append(_encoded(values, place))
+        lines.append(row_line(values, place, VALID_DATA))
     if cls is None:
         raise SetpointError(f"{name} has no rows.\n{VALID_DATA}")
     content = b"".join(lines)
@@ -328,14 +328,24 @@ def _rows(data: Any, name: str) -> Iterator[Any]:
         return iter(data)
     if hasattr(data, "__getitem__") and hasattr(data, "__len__"):
         return (data[index] for index in range(len(data)))
-    raise SetpointError(f"{name} is {_as_text(data)}.\n{VALID_DATA}")
+    raise SetpointError(f"{name} is {as_text(data)}.\n{VALID_DATA}")
 
 
 def _plural_of(cls: type[SourceConfig]) -> str:
     return "texts" if cls is Text else "conversations"
 
 
-def _encoded(row: Mapping[str, Any], place: str) -> bytes:
+def row_line(row: Mapping[str, Any], place: str, valid: str) -> bytes:
+    """A row as a line of JSON.
+
+    Arguments:
+        place: the argument with its index, for messages.
+        valid: the last line of messages.
+
+    Raises:
+        SetpointError: JSON cannot hold the row.
+    """
+
     def plain(value: Any) -> Any:
         if isinstance(value, Mapping):
             return dict(value)
@@ -351,4 +361,4 @@ def _encoded(row: Mapping[str, Any], place: str) -> bytes:
         reason = f"{error.object[error.start]!r} is a surrogate, not a character"
     except (TypeError, ValueError, RecursionError) as error:
         reason = f"it cannot be written as JSON: {error}"
-    raise SetpointError(f"{place}: {reason}.\n{VALID_DATA}")
+    raise SetpointError(f"{place}: {reason}.\n{valid}")

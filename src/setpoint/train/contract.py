@@ -486,7 +486,7 @@ def identity_refusal(
         for item in (*longer, *refused):
             origin = item.right_origin
             # The command line adds the words typed after a directory.
-            if origin == PROGRAM if given else not origin.startswith(DERIVED):
+            if origin.startswith(f"{PROGRAM} (") if given else not origin.startswith(DERIVED):
                 words.append(f"--{item.path} {_as_argument(item.right)}")
         command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])
         lines.append(f"  To resume this run anyway: {command}")

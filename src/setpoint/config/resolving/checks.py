@@ -268,7 +268,7 @@ def verify(
         if word not in NEEDS:
             hint = did_you_mean(str(word), NEEDS, " ")
             known = ", ".join(NEEDS)
-            raise SetpointError(f"needs accepts {known}; got {word!r}.{hint}")
+            raise SetpointError(f"needs = {word!r}.{hint}\nValid: {known}")
     met = cast(Collection[Need], words)
 
     placed = list(sections(config))
