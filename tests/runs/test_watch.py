@@ -16,10 +16,11 @@ from setpoint.runs.live_view import POINTS, Watched
 from setpoint.track.run_directory import HEARTBEATS
 
 
-def made(folder: Path) -> Path:
+def made(folder: Path, **batch: Any) -> Path:
     run = folder / "run"
     (run / HEARTBEATS).mkdir(parents=True)
-    (run / "config.json").write_text(json.dumps({"duration": "100 steps"}))
+    job = {"duration": "100 steps", "batch": {"global_size": 8, **batch}}
+    (run / "config.json").write_text(json.dumps(job))
     (run / "origins.json").write_text("{}")
     return run
 
@@ -59,6 +60,16 @@ def test_rows_are_taken_once_each_and_whole(tmp_path: Path) -> None:
     os.replace(other, metrics)
     seen.poll()
     assert seen.curves["train.mean_loss"] == [(10, 2.0), (11, 3.0)]
+
+
+def test_steps_of_a_batch_ramp_count_by_their_sequences(tmp_path: Path) -> None:
+    ramp = {"start": 8, "increment": 24, "over": "50 steps"}
+    run = made(tmp_path, global_size=32, ramp=ramp)
+    (run / "metrics.jsonl").write_text(row(50))
+    seen = Watched(run)
+    seen.poll()
+    assert seen.done == 50 * 8 / (50 * 8 + 50 * 32)
+    assert seen.seconds_left == 200.0
 
 
 def test_a_long_curve_keeps_its_form(tmp_path: Path) -> None:

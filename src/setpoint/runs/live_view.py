@@ -17,6 +17,7 @@ from setpoint.ops.heartbeat import Beat, read_heartbeats
 from setpoint.report.goodput import status_of, timestamp
 from setpoint.report.plot import Plot, Series
 from setpoint.track.run_directory import is_run_directory, not_a_run
+from setpoint.train.config import BatchConfig
 from setpoint.train.position import Position, share_done
 from setpoint.units import Duration
 
@@ -72,6 +73,13 @@ class Tail:
             raise SetpointError(f"{self.path} cannot be read: {error.strerror}") from error
 
 
+class RecordedBatches(NamedTuple):
+    """The part of a job that determines how much of it is done, without the user's components."""
+
+    duration: Duration
+    batch: BatchConfig
+
+
 class Rank(NamedTuple):
     """A rank without heartbeats or progress for some seconds."""
 
@@ -95,7 +103,7 @@ class Watched:
     path: Path
     columns: Sequence[str] = ("train.mean_loss", "evaluation.held_out_loss")
     requested: Sequence[str] = ()
-    duration: Duration | None = None
+    job: RecordedBatches | None = None
     last: dict[str, Any] = field(default_factory=dict)
     """The newest row of each kind."""
     events: list[Mapping[str, Any]] = field(default_factory=list)
@@ -118,8 +126,8 @@ class Watched:
         Raises:
             SetpointError: a file cannot be read.
         """
-        if self.duration is None:
-            self.duration = _duration(self.path)
+        if self.job is None:
+            self.job = _recorded(self.path)
         self._rows.read()
         self._history.read()
         self.beats = read_heartbeats(self.path)
@@ -173,11 +181,9 @@ class Watched:
     def done(self) -> float | None:
         """Completed fraction of the run, from 0 to 1."""
         position = self.position
-        return (
-            None
-            if position is None or self.duration is None
-            else share_done(self.duration, position)
-        )
+        if position is None or self.job is None:
+            return None
+        return share_done(self.job.duration, position, self.job.batch)
 
     @property
     def seconds_left(self) -> float | None:
@@ -230,9 +236,10 @@ def _is_number(value: Any) -> TypeIs[int | float]:
     return is_one and math.isfinite(value)
 
 
-def _duration(path: Path) -> Duration | None:
-    """The duration in the record; None if it cannot be read."""
+def _recorded(path: Path) -> RecordedBatches | None:
+    """Duration and batch size in the record; None if they cannot be read."""
     try:
-        return Duration(read_json(path / CONFIG)["duration"])
+        record = read_json(path / CONFIG)
+        return RecordedBatches(Duration(record["duration"]), BatchConfig(**record["batch"]))
     except (OSError, ValueError, TypeError, KeyError, SetpointError):
         return None
