@@ -1,5 +1,6 @@
 """Preflight: its figures are those of the model that is built, its findings those of training."""
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -7,17 +8,19 @@ import pytest
 from torch import nn
 
 from setpoint.cli.check_plan import make_plan
-from setpoint.config import SetpointError, verify
+from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.config.composition import compose
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.layers import count_parameters
 from setpoint.plan.preflight import preflight
+from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import rows_of, trained
 from setpoint.train.config import Job
 from setpoint.train.rules.model_rules import built_pattern_problems
 from setpoint.train.run_name import run_directory_of
 
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 
@@ -74,6 +77,26 @@ def test_what_training_refuses_is_found(tmp_path: Path) -> None:
         assert problem.hint.startswith("Valid: a ")
         with pytest.raises(SetpointError, match="data.sources.0.paths"):
             job.data.sources[0].build(where="data.sources.0").files()
+
+
+@pytest.mark.parametrize("workspace", ["file", "file/runs", "file/..", "dead", "new/runs"])
+def test_a_workspace_must_be_a_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, workspace: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("file").touch()
+    Path("dead").symlink_to("nowhere")
+    job = compose(Job, "tiny", flags=[f"workspace={workspace}"]).resolve()
+    is_wrong = workspace != "new/runs"
+    problems = [(problem.path, problem.origin) for problem in preflight(job).problems]
+    assert problems == [("workspace", "command line workspace")] * is_wrong
+    assert not preflight(job, elsewhere=True).problems
+    if is_wrong:
+        with pytest.raises(SetpointError):
+            RunDirectory.create(run_directory_of(job))
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with refused(ConfigError):
+        raise ConfigError(preflight(job).problems)
 
 
 def test_no_directory_is_promised_where_the_seed_decides(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterator
+from functools import partial
 from math import prod
 
 from setpoint.config import (
@@ -17,8 +18,8 @@ from setpoint.config import (
     verify,
 )
 from setpoint.config.draft.walk import steps
-from setpoint.config.resolving.checks import Verification
-from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE
+from setpoint.config.resolving.checks import Verification, whole_problem
+from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE, RECORD
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.parameters import FORMULAS, count_parameters_of, training_flops
 from setpoint.train.config import Job, batch_equation
@@ -101,12 +102,28 @@ def preflight(
     # Presets that compile are for machines with GPUs.
     compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
     report = Preflight(job, facts, verify(job, needs), compiles=compiles, elsewhere=elsewhere)
+    if "files" in needs and not elsewhere:
+        problems = map(partial(whole_problem, (), job), _workspace_problems(job))
+        report.problems.extend(problems)
     unknown = _measure(job, facts)
     if unknown is not None:
         report.skipped.append(f"model: {unknown}")
     if "files" in needs:
         report.skipped.extend(_on_hub(job.model))
     return report
+
+
+def _workspace_problems(job: Job) -> Iterator[Problem]:
+    """A workspace in which no run directory can be created."""
+    if any(origin.layer == RECORD for origin, _ in chain_of(job, "workspace")):
+        return  # the directory of the run exists, perhaps in another place
+    folder = os.path.join(os.path.expanduser(job.workspace), job.experiment or "")
+    while folder and not os.path.lexists(folder):
+        folder = os.path.dirname(folder)
+    if not os.path.isdir(folder or os.curdir):
+        yield Problem("workspace", f"{folder} is not a folder")
+    elif not os.access(folder or os.curdir, os.W_OK | os.X_OK):
+        yield Problem("workspace", f"the folder {folder or os.getcwd()} cannot be written to")
 
 
 def leave_out_paths(config: Config, problems: list[Problem]) -> list[str]:
