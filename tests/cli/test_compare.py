@@ -121,6 +121,15 @@ def test_runs_are_plotted(runs: CommandLine) -> None:
     assert (runs.folder / "out.svg").read_text().startswith("<?xml")
 
 
+def test_a_run_without_metrics_does_not_empty_the_curve_of_its_group(runs: CommandLine) -> None:
+    options = "--over optimizer.lr --metric train.mean_loss --chart"
+    title = "train.mean_loss over the steps"
+    curve = runs.ok(f"compare runs/r0 runs/r2 {options}").partition(title)[2]
+    (runs.folder / "runs/r1/metrics.jsonl").unlink()
+    with_gap = runs("compare runs " + options).out.partition(title)[2]
+    assert with_gap == curve.replace("of 2 runs", "of 3 runs, 2 with this metric") != curve
+
+
 def test_wrong_comparisons_are_refused(runs: CommandLine) -> None:
     runs.file("runs/empty/nothing.txt", "")
     lines = [

@@ -163,14 +163,16 @@ def _plot(groups: list[tuple[str, list[ComparedRun]]], result: Table, arguments:
     name, x = next(iter(paths)), arguments.value("--x")
     if x is None:
         # A single evaluation at the end is not a curve; use the training loss.
-        curves = [n for n, path in paths.items() if any(len(m.curve(path)) > 1 for m in metrics)]
-        name = (curves or [name])[0]
+        drawn = [n for n, path in paths.items() if any(len(m.curve(path)) > 1 for m in metrics)]
+        name = (drawn or [name])[0]
         series: list[Series] = []
         for label, group in groups:
-            first, *others = (dict(run.metrics.curve(paths[name])) for run in group)
-            steps = [step for step in first if all(step in other for other in others)]
-            means = ((s, mean_and_deviation([c[s] for c in (first, *others)])[0]) for s in steps)
-            series.append(Series(label, [*means]))
+            curves = [dict(run.metrics.curve(paths[name])) for run in group]
+            curves = [curve for curve in curves if curve]
+            steps = [s for s in (curves or [{}])[0] if all(s in curve for curve in curves)]
+            means = ((s, mean_and_deviation([curve[s] for curve in curves])[0]) for s in steps)
+            partial = "" if len(curves) == len(group) else f", {len(curves)} with this metric"
+            series.append(Series(f"{label}{partial}", [*means]))
         return Plot(f"{name} over the steps", "step", name, series)
     numbers, points = iter(_numbers(x, runs)), list[tuple[float, float]]()
     for _, group in groups:
