@@ -50,6 +50,9 @@ TEMPORARY = re.compile(
     rf"{re.escape(tempfile.gettempdir())}/pytest-of-[^/]+/pytest-\d+(?:/popen-gw\d+)?/[^/\s'\":,)]+"
 )
 TEST_LINE = re.compile(r"(\btests/[\w/]+\.py):\d+(?::\d+)?")
+# Of weights, which depend on the processor, and of all fields of a job.
+DIGEST = re.compile(r"(?<=BLAKE3 )[0-9a-f]{12}|(?<=, not )[0-9a-f]{12}(?=\.\.)")
+FINGERPRINT = re.compile(r"(\bruns/[\w./-]*?(?<!/step)-)[0-9a-f]{8}\b")
 refusals_of_test: Counter[str] = Counter()
 
 
@@ -59,7 +62,8 @@ def refused(
 ) -> Iterator[pytest.ExceptionInfo[E]]:
     """Expect an error with the message stored for the running test.
 
-    Folders of `tmp_path` are stored as HERE, and the repository as REPOSITORY.
+    Folders of `tmp_path` are stored as HERE, the repository as REPOSITORY, fingerprints of runs as
+    FINGERPRINT, and BLAKE3 digests as DIGEST.
     """
     with pytest.raises(kind) as caught:
         yield caught
@@ -70,6 +74,7 @@ def refused(
     test = test.replace("\n", " ") + (f" {number}" if number > 1 else "")
     path = (MESSAGES / Path(file).relative_to("tests")).with_suffix(".txt")
     message = TEMPORARY.sub("HERE", str(caught.value)).replace(str(TESTS.parent), "REPOSITORY")
+    message = FINGERPRINT.sub(r"\1FINGERPRINT", DIGEST.sub("DIGEST", message))
     message = TEST_LINE.sub(r"\1:LINE", message)
     message = "\n".join(line.rstrip() for line in message.strip("\n").split("\n"))
     if os.environ.get("SETPOINT_UPDATE_SNAPSHOTS") == "1":
