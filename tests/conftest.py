@@ -19,6 +19,7 @@ from hypothesis import settings
 from setpoint.track import environment
 from setpoint.track.environment import code_revision
 
+from .support import snapshots
 from .support.forks import Forks, share, shared
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -141,6 +142,12 @@ def revision_of_these_tests() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(environment, "code_revision", revision)
         yield
+
+
+@pytest.fixture(scope="session", autouse=True)
+def temporary_folders(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """Name the folder of all temporary ones, which stored messages leave out."""
+    snapshots.temporary_folders = str(tmp_path_factory.getbasetemp())
 
 
 @pytest.fixture(scope="session")

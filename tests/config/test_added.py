@@ -13,6 +13,8 @@ from setpoint.config.record.record import fingerprint
 from setpoint.config.schema.class_info import add_section, added_sections
 from setpoint.editor_schema.help import field_help
 
+from ..support.snapshots import refused
+
 
 class Root(Config):
     size: int = field(default=1, ge=1)
@@ -69,7 +71,7 @@ def test_it_is_a_section_like_any_other(root: type[Root]) -> None:
     for other in (copy.deepcopy(config), pickle.loads(pickle.dumps(config)), config.evolve()):
         assert added_sections(other).keys() == {"lab"}
     assert added_sections(resolve(config.evolve(lab=None))) == {}
-    with pytest.raises(ConfigError, match=r"lab\.levl(.|\n)*Did you mean lab\.level"):
+    with refused(ConfigError):
         compose(root, flags=["lab.levl=5"]).resolve()
     assert field_help(root, "lab") == "What our laboratory adds."
 
@@ -78,16 +80,16 @@ def test_it_is_a_section_like_any_other(root: type[Root]) -> None:
 def test_a_section_is_added_once() -> None:
     add_section(Root, "lab", Lab)
     other = type(Lab)("Lab", (Config,), {"__qualname__": "Other", "__module__": __name__})
-    with pytest.raises(TypeError, match=r"Root\.more: <class 'int'> is not a section"):
+    with refused(TypeError):
         add_section(Root, "more", int)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="already has 'lab'"):
+    with refused(TypeError):
         add_section(Root, "lab", other)
     assert Root.__setpoint__.added.get("lab") is Lab
 
 
 @pytest.mark.parametrize("name", ["size", "type", "a.b", "_x", "evolve", "class-name", "extends"])
 def test_names_that_cannot_be_used(name: str) -> None:
-    with pytest.raises(TypeError, match=name):
+    with refused(TypeError):
         add_section(Root, name, Lab)
 
 

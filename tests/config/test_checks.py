@@ -5,11 +5,22 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import Caution, Config, Free, Problem, derive, derived, field, resolve, rule
+from setpoint.config import (
+    Caution,
+    Config,
+    ConfigError,
+    Free,
+    Problem,
+    derive,
+    derived,
+    field,
+    resolve,
+    rule,
+)
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, known_cautions, verify
 
-from .helpers import problems_of
+from ..support.snapshots import refused
 
 
 def _config(method: Callable[[Any], Any]) -> Config:
@@ -35,52 +46,39 @@ def _appends(self: Any) -> Any:
     yield from ()
 
 
-@pytest.mark.parametrize(
-    ("method", "words"),
-    [
-        (lambda self: None, "'NoneType' object is not iterable"),
-        (lambda self: Problem("x", "bad"), "'Problem' object is not iterable"),
-        (lambda self: "bad", "yielded a str; it must yield a Problem for each fault"),
-        (lambda self: self, "'Checked' object is not iterable"),
-        (lambda self: ["bad"], "yielded a str; it must yield"),
-        (_raises, "failed: ValueError: nope (tests/config/test_checks.py:"),
-        (_writes, "Checked.x cannot be set: a resolved configuration is immutable"),
-        (_appends, "Checked.items cannot be changed: a resolved configuration is immutable"),
-        (
-            lambda self: [Problem("xx", "bad")],
-            "names 'xx': Checked has no such field. Did you mean x?",
-        ),
-        (lambda self: [Problem("x", "bad", also=("xx",))], "names 'xx'"),
-        (lambda self: [Caution("c", "x", "bad")], "yielded the caution 'c' undeclared"),
-    ],
-)
-def test_mistakes_name_the_method(method: Callable[[Any], Any], words: str) -> None:
-    (problem,) = problems_of(lambda: resolve(_config(method)))
-    assert words in problem.message
-    assert "test_checks.py:" in problem.message
+MISTAKES: dict[str, Callable[[Any], Any]] = {
+    "none": lambda self: None,
+    "one problem": lambda self: Problem("x", "bad"),
+    "text": lambda self: "bad",
+    "config": lambda self: self,
+    "list of texts": lambda self: ["bad"],
+    "error": _raises,
+    "assignment": _writes,
+    "change in place": _appends,
+    "unknown path": lambda self: [Problem("xx", "bad")],
+    "unknown other path": lambda self: [Problem("x", "bad", also=("xx",))],
+    "undeclared caution": lambda self: [Caution("c", "x", "bad")],
+}
+
+
+@pytest.mark.parametrize("mistake", MISTAKES)
+def test_mistakes_name_the_method(mistake: str) -> None:
+    with refused(ConfigError):
+        resolve(_config(MISTAKES[mistake]))
 
 
 def test_a_deriving_method_only_reads() -> None:
     class Derived(Config):
         x: int = 1
         y: int = derived()
-        z: int = derived()
 
         @derive("y")
         def _y(self) -> int:
             self.x = 3
             return 3
 
-        @derive("z")
-        def _z(self) -> int:
-            return [][self.x]
-
-    first, second = problems_of(lambda: resolve(Derived()))
-    assert (
-        "Derived._y (" in first.message
-        and "Derived.x cannot be set in this method" in first.message
-    )
-    assert "Derived._z (" in second.message and "IndexError" in second.message
+    with refused(ConfigError):
+        resolve(Derived())
 
 
 class Disk(Config):
@@ -161,14 +159,13 @@ def test_cautions_stop_nothing_and_can_be_silenced() -> None:
 
 
 def test_a_code_that_silences_nothing_is_a_mistake() -> None:
-    (problem,) = problems_of(lambda: compose(Root, flags=["silence=smal"]).resolve())
-    assert problem.path == "silence.0" and problem.hint == "Did you mean small?"
-    assert problem.valid == ("small",) and known_cautions(Root) == {"small": "it is little"}
-    assert problem.origin == "command line silence"
+    assert known_cautions(Root) == {"small": "it is little"}
+    with refused(ConfigError):
+        compose(Root, flags=["silence=smal"]).resolve()
 
 
 def test_declarations_that_cannot_work() -> None:
-    with pytest.raises(TypeError, match="must state what it verifies"):
+    with refused(TypeError):
 
         @rule(needs="files")
         def _silent(self: Config) -> Iterator[Problem]:
@@ -183,7 +180,6 @@ def test_a_check_may_ask_for_a_key_of_the_user_area() -> None:
         def _check(self):
             yield Problem("user.probe.width", "must be set for this job")
 
-    problems = problems_of(lambda: resolve(Wants()))
-    assert [(problem.path, problem.value) for problem in problems] == [("user.probe.width", None)]
-    draft = Wants(user=Free(probe={"depth": 1}))
-    assert problems_of(lambda: resolve(draft))[0].value is None
+    for draft in (Wants(), Wants(user=Free(probe={"depth": 1}))):
+        with refused(ConfigError):
+            resolve(draft)

@@ -8,15 +8,15 @@ import pytest
 
 import setpoint.presets  # noqa: F401 - its presets are known before those of a test
 from setpoint.cli.response_files import expand_response_files
-from setpoint.config import Config, ConfigError, SetpointError, modifier, preset
+from setpoint.config import Config, ConfigError, modifier, preset
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers import presets as registry
 from setpoint.config.values.node import chain_of
 from setpoint.config.values.user_code import find_user_function
 
-from ..support.snapshots import compare
-from .helpers import placeless, problems_of
+from ..support.snapshots import refused
+from .helpers import problems_of
 from .sample import AdamW, Batch, Job, Sgd, Transformer
 
 SHARED = Sgd(lr=0.5)
@@ -110,7 +110,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     gone.mkdir()
     monkeypatch.chdir(gone)
     gone.rmdir()
-    with pytest.raises(SetpointError, match="jobs:make: .*working directory, which cannot be read"):
+    with refused():
         compose(Job, "jobs:make")
 
 
@@ -149,9 +149,8 @@ def test_a_layer_that_cannot_be_read(name: str) -> None:
         notes_txt="seed = 4\n",
     )
     source, layers = ERRORS[name]
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         compose(Job, source, **layers).resolve()
-    compare(f"config/source_{name}", placeless(str(caught.value)))
 
 
 def test_extends_applies_in_order_and_each_file_once() -> None:
@@ -177,14 +176,9 @@ def test_a_file_that_is_named_again_keeps_its_place_or_is_refused() -> None:
         twice_toml='extends = ["t.toml", "u.toml", "./t.toml"]\n',
     )
     assert compose(Job, "fine.toml").resolve().seed == 2
-    for name, words in {
-        "late": "late.toml:1:22: extends 't.toml' after w.toml, which already comes after it: a "
-        "file counts once, before the first file that extends it. Name it first, or leave it out",
-        "twice": "twice.toml:1:32: extends './t.toml' twice; a file counts once, so name it once",
-    }.items():
-        with pytest.raises(SetpointError) as caught:
+    for name in ("late", "twice"):
+        with refused():
             compose(Job, f"{name}.toml")
-        assert str(caught.value) == words
     # What is typed is a layer of its own.
     assert compose(Job, "u.toml", files=["t.toml"]).resolve().seed == 1
 
@@ -199,9 +193,8 @@ def test_two_presets_and_what_modifiers_put_in_share_nothing() -> None:
 
 def test_a_broken_layer_does_not_hide_the_others() -> None:
     write(a_toml="[optimizer]\nlr = -1\nlrr = 1\n[modle]\ndim = 3\n")
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError):
         compose(Job, "a.toml", flags=["--model.heads=5"]).resolve()
-    compare("config/several_layers", placeless(str(caught.value)))
     assert isinstance(Job().optimizer, AdamW)
 
 
@@ -210,9 +203,7 @@ def test_files_that_extend_without_end_are_refused(tmp_path: Path, monkeypatch) 
     for number in range(20):
         Path(f"deep{number}.toml").write_text(f'extends = "deep{number + 1}.toml"')
     Path("deep20.toml").touch()
-    with pytest.raises(
-        SetpointError, match=r"^deep16.toml: at most 16 files can extend one another"
-    ):
+    with refused():
         compose(Job, "deep0.toml")
     compose(Job, "deep5.toml").resolve()
     names = [f"w{number}.toml" for number in range(50)]
@@ -234,36 +225,34 @@ def test_what_a_file_cannot_extend(tmp_path: Path) -> None:
 
     assert tiny
     file = tmp_path / "exp.toml"
-    for text, words in {
-        'extends = ["tiny", "tiny"]': f"{file}:1:20: extends 'tiny' twice; name it once",
-        'extends = ["tiny", "small"]': f"{file}:1:20: extends a second preset, 'small'",
-        'extends = "mine:wide"': f"{file}:1:1: extends 'mine:wide': a file extends files and",
-        'extends = ["tiny", "HEAD:a.toml:x"]': f"{file}:1:20: extends 'HEAD:a.toml:x'",
-    }.items():
-        file.write_text(text)
-        with pytest.raises(SetpointError) as caught:
+    for extended in (
+        '["tiny", "tiny"]',
+        '["tiny", "small"]',
+        '"mine:wide"',
+        '["tiny", "HEAD:a.toml:x"]',
+    ):
+        file.write_text(f"extends = {extended}")
+        with refused():
             compose(Training, str(file))
-        assert str(caught.value).startswith(words)
 
 
 @pytest.mark.parametrize("name", ["a\0b.toml", "\ud800.toml", "a\0b", "~\0/x", "~\ud800/x.toml"])
 def test_what_nothing_can_be_called_is_refused_in_words(name: str, tmp_path: Path) -> None:
-    def refused(make: Callable[[], object]) -> str:
-        with pytest.raises(SetpointError) as caught:
-            make()
-        assert str(caught.value).replace("\n", "").isprintable()
-        return str(caught.value)
-
-    assert "not a valid" in refused(lambda: compose(Job, name))
-    assert "not a valid" in refused(lambda: compose(Job, files=[name]))
-    assert "not a valid" in refused(lambda: find_user_function(f"{name}:x"))
-    file = tmp_path / "x.json"
+    file, words = tmp_path / "x.json", tmp_path / "words.txt"
     file.write_text(json.dumps({"extends": [name]}))
+    actions: list[Callable[[], object]] = [
+        lambda: compose(Job, name),
+        lambda: compose(Job, files=[name]),
+        lambda: find_user_function(f"{name}:x"),
+        lambda: compose(Job, program={"model": {"extends": name}}).resolve(),
+    ]
     if "\ud800" not in name:  # which the reader of JSON refuses
-        assert f"{file}:1:14: extends {name!r}" in refused(lambda: compose(Job, str(file)))
-    program = {"model": {"extends": name}}
-    assert "not a valid" in refused(lambda: compose(Job, program=program).resolve())
+        actions.append(lambda: compose(Job, str(file)))
     if "\0" in name:
-        assert "null byte" in refused(lambda: compose(Job, flags=[f"name={name}"]).resolve())
-        (tmp_path / "words.txt").write_text(f"@{name}\n")
-        assert "null byte" in refused(lambda: expand_response_files([f"@{tmp_path}/words.txt"]))
+        words.write_text(f"@{name}\n")
+        actions.append(lambda: compose(Job, flags=[f"name={name}"]).resolve())
+        actions.append(lambda: expand_response_files([f"@{words}"]))
+    for action in actions:
+        with refused() as caught:
+            action()
+        assert str(caught.value).replace("\n", "").isprintable()

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, ConfigError, Problem, field
+from setpoint.config import Config, ConfigError, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.copying import draft_of
 from setpoint.config.draft.walk import leaves
 from setpoint.config.record.record import read_record
 
-from ..support.snapshots import compare
-from .helpers import LAYERS, flag_problems, problems_of, resolve_through, write_record
+from ..support.snapshots import refused
+from .helpers import LAYERS, resolve_through, write_record
 from .sample import AdamW, Batch, Job, Sgd, Synthetic
 
 
@@ -25,9 +25,8 @@ def test_hyphens_and_underscores_are_the_same_everywhere() -> None:
     assert job.batch.sequence_length == 8
     wrong = compose(Job, program={"sources": [{"type": "synthetic", "docu-ments": 3}]})
     assert [problem.path for problem in wrong.problems] == ["sources.0.docu-ments"]
-    twice = compose(Job, program={"batch": {"sequence_length": 8, "sequence-length": 9}})
-    (problem,) = twice.problems
-    assert problem.path == "batch.sequence-length" and "sequence_length again" in str(problem)
+    with refused(ConfigError):
+        compose(Job, program={"batch": {"sequence_length": 8, "sequence-length": 9}}).resolve()
 
 
 def test_a_switch_does_not_carry_the_defaults_of_a_factory() -> None:
@@ -39,57 +38,42 @@ def test_a_switch_does_not_carry_the_defaults_of_a_factory() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "path", "message"),
+    "flag",
     [
-        ("--sources.5.weight=1", "sources.5.weight", "sources has 1 item; there is no item 5"),
-        ("--sources.0.type=txt", "sources.0.type", "is not one of the valid values: got txt"),
-        ("--sources.0.lenght=3", "sources.0.lenght", "unknown key: Synthetic"),
-        ("--sources.0.documents.x=3", "sources.0.documents.x", "is a single value; it has no 'x'"),
-        ("--optimizer.betas.0=7", "optimizer.betas.0", "is out of range: it must be >= 0, < 1"),
-        ("--thresholds.loss=-1", "thresholds.loss", "is out of range: it must be > 0"),
-        ("--evaluations.q.sise=1", "evaluations.q.sise", "unknown key: Batch has no field 'sise'"),
-        ("--tags.0.x=3", "tags.0.x", "tags has 0 items; there is no item 0"),
-        ("--type=x", "type", "the root has no variants, so no type can be chosen"),
-        ("--model={dim: 3", "model", "cannot be read at position 8: the mapping is not closed"),
-        ("--user._a=3", "user._a", "cannot be a key: it is empty, dotted or begins with _"),
-        ("--batch=3", "batch", "is not a section (Batch): got 3"),
-        ("--batch=null", "batch", "cannot be null"),
+        "--sources.5.weight=1",
+        "--sources.0.type=txt",
+        "--sources.0.lenght=3",
+        "--sources.0.documents.x=3",
+        "--optimizer.betas.0=7",
+        "--thresholds.loss=-1",
+        "--evaluations.q.sise=1",
+        "--tags.0.x=3",
+        "--type=x",
+        "--model={dim: 3",
+        "--user._a=3",
+        "--batch=3",
+        "--batch=null",
+        # What was meant for an item.
+        "--sources=[{typ: text, paths: [a]}]",
+        "--sources=[{paths: [a]}]",
+        "--sources.1=text",
+        "--sources.extnd=text",
+        "--sources.text.paths=a",
     ],
 )
-def test_paths_and_values_that_cannot_be_set_are_refused(
-    flag: str, path: str, message: str
-) -> None:
-    problems = flag_problems(flag)
-    assert list(problems) == [path]
-    assert message in problems[path].message
-
-
-@pytest.mark.parametrize(
-    ("flag", "path", "hint"),
-    [
-        ("--sources=[{typ: text, paths: [a]}]", "sources.0.type", "Write type instead of typ."),
-        ("--sources=[{paths: [a]}]", "sources.0.type", ""),
-        ("--sources.1=text", "sources.1", "sources.append adds one."),
-        ("--sources.extnd=text", "sources.extnd", "Did you mean extend?"),
-        ("--sources.text.paths=a", "sources.text.paths", ""),  # which is no `extend`
-    ],
-)
-def test_what_was_meant_for_an_item(flag: str, path: str, hint: str) -> None:
-    problems = flag_problems(flag)
-    assert {path: problem.hint for path, problem in problems.items()} == {path: hint}
+def test_paths_and_values_that_cannot_be_set_are_refused(flag: str) -> None:
+    with refused(ConfigError):
+        compose(Job, flags=[flag]).resolve()
 
 
 def test_a_family_without_default_asks_for_its_type() -> None:
     class Root(Config):
         optimizer: AdamW | Sgd
 
-    with pytest.raises(ConfigError, match="choose a variant first") as caught:
+    with refused(ConfigError):
         compose(Root, flags=["--optimizer.lr=1"]).resolve()
-    problem = caught.value.problems[0]
-    assert (problem.path, problem.origin) == ("optimizer.type", "command line --optimizer.lr")
-    assert compose(Root, flags=["--optimizer.lr=1", "--optimizer=sgd"]).resolve().optimizer == Sgd(
-        lr=1.0
-    )
+    root = compose(Root, flags=["--optimizer.lr=1", "--optimizer=sgd"]).resolve()
+    assert root.optimizer == Sgd(lr=1.0)
 
 
 def test_a_mapping_adds_to_the_one_that_is_there() -> None:
@@ -108,8 +92,8 @@ def test_a_mapping_adds_to_the_one_that_is_there() -> None:
 
 
 def test_other_keys_than_texts_are_refused() -> None:
-    composition = compose(Job, program={"batch": {1: 2}, "thresholds": {3: 1.0}})
-    assert sorted(problem.path for problem in composition.problems) == ["batch.1", "thresholds"]
+    with refused(ConfigError):
+        compose(Job, program={"batch": {1: 2}, "thresholds": {3: 1.0}}).resolve()
 
 
 class Probe(Config):
@@ -231,33 +215,25 @@ def test_every_layer_edits_alike(layer: str, tmp_path: Path) -> None:
     ]
 
 
-MISTAKES = [
-    "sizes.append=x", "sizes.insert.9=1", "sizes.insert=1", "sizes.remove=5", "sizes.add=1",
-    "pair.append=1", "probes.append={size=0}", "probes.aa.size=1", "probes.remove=c",
-    "labels.remove=z", "grid.7.append=1", "words.remove=x",
-]  # fmt: skip
-
-
-def test_wrong_edits_are_explained() -> None:
-    found: list[Problem] = []
-    for flag in MISTAKES:
-        problems = problems_of(lambda flag=flag: compose(Root, flags=[flag]).resolve())
-        assert len(problems) == 1, flag
-        found.extend(problems)
-    compare("config/edits_of_lists", "\n\n".join(p.render() for p in found))
-
-
-def test_two_items_of_one_name() -> None:
-    flags = ["probes.append={name=a}", "probes.a.size=2"]
-    (problem,) = problems_of(lambda: compose(Root, flags=flags).resolve())
-    assert "has 2 items 'a'" in problem.message and problem.valid == ("0", "2")
+@pytest.mark.parametrize(
+    "flags",
+    [
+        "sizes.append=x", "sizes.insert.9=1", "sizes.insert=1", "sizes.remove=5", "sizes.add=1",
+        "pair.append=1", "probes.append={size=0}", "probes.aa.size=1", "probes.remove=c",
+        "labels.remove=z", "grid.7.append=1", "words.remove=x",
+        "probes.append={name=a} probes.a.size=2",
+    ],
+)  # fmt: skip
+def test_wrong_edits_are_explained(flags: str) -> None:
+    with refused(ConfigError):
+        compose(Root, flags=flags.split()).resolve()
 
 
 def test_a_key_called_remove_is_refused_everywhere() -> None:
     class Holder(Config):
         labels: dict[str, Mapping[str, int]] = field(factory=dict)
 
-    with pytest.raises(Exception, match="removes keys"):
+    with refused():
         Holder(labels={"remove": {"a": 1}})
 
 
@@ -266,6 +242,5 @@ def test_what_is_to_be_removed_may_be_anything() -> None:
         many: tuple[Root, ...] = ()
 
     for gone in ({}, [{}], 3, None, [["x"]]):
-        program = {"many": [{"labels": {"remove": gone}}]}
-        (problem,) = problems_of(lambda p=program: compose(Outer, program=p).resolve())
-        assert problem.path == "many.0.labels.remove"
+        with refused(ConfigError):
+            compose(Outer, program={"many": [{"labels": {"remove": gone}}]}).resolve()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from setpoint.config import Config, dead, derive, derived, field, resolve
+from setpoint.config import Config, ConfigError, dead, derive, derived, field, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.config import is_set
 from setpoint.config.draft.walk import dropped_values, overridden, to_plain
@@ -10,6 +10,7 @@ from setpoint.config.record.record import fingerprint
 from setpoint.presets.modifiers import smoke
 from setpoint.train.config import Job
 
+from ..support.snapshots import refused
 from .helpers import problems_of
 
 
@@ -52,13 +53,12 @@ SOURCE = f"{__name__}:source"
 
 def test_what_stands_in_a_section_counts_wherever_it_was_set(tmp_path: Path) -> None:
     flags = ["mode=a", "inner.a=3", "maybe={a: 2}", "other.a=3", "other.b=4"]
-    found = problems_of(lambda: compose(Root, flags=flags).resolve())
-    assert [problem.path for problem in found] == ["inner.a", "maybe", "other.b"]
-    assert {problem.hint for problem in found} == {"Remove it."}
+    with refused(ConfigError):
+        compose(Root, flags=flags).resolve()
     file = tmp_path / "x.toml"
     file.write_text('mode = "a"\n[inner]\na = 3\nb = 2\n')  # b stands at its default
-    (problem,) = problems_of(lambda: compose(Root, str(file)).resolve())
-    assert problem.path == "inner.a" and problem.origin is not None and "x.toml:3" in problem.origin
+    with refused(ConfigError):
+        compose(Root, str(file)).resolve()
 
 
 def test_what_an_earlier_layer_gave_is_dropped_with_a_note() -> None:
@@ -75,17 +75,17 @@ def test_what_an_earlier_layer_gave_is_dropped_with_a_note() -> None:
 
 
 def test_an_equal_or_later_layer_is_an_error() -> None:
-    found = problems_of(lambda: compose(Root, SOURCE, flags=["mode=a", "extra=3"]).resolve())
-    assert [problem.path for problem in found] == ["extra"]
+    with refused(ConfigError):
+        compose(Root, SOURCE, flags=["mode=a", "extra=3"]).resolve()
     draft = Root(mode="a")
     draft.extra = 9
-    (problem,) = problems_of(lambda: resolve(draft))
-    assert problem.path == "extra"
+    with refused(ConfigError):
+        resolve(draft)
     draft.extra = 5  # its default is not a mistake
     assert resolve(draft).extra == 5
 
 
-def test_a_method_that_is_wrong_is_told_in_words() -> None:
+def test_a_method_that_is_wrong_is_named() -> None:
     class Wrong(Config):
         x: int = 1
         y: int = 1
@@ -123,8 +123,8 @@ class Schedule(Config):
 def test_a_later_value_that_is_no_cause_excuses_nothing(tmp_path: Path) -> None:
     file = tmp_path / "x.toml"
     file.write_text('kind = "constant"\nwarmup = 5\n')
-    (problem,) = problems_of(lambda: compose(Schedule, str(file), flags=["--label=x"]).resolve())
-    assert problem.path == "warmup" and "kind is constant" in problem.message
+    with refused(ConfigError):
+        compose(Schedule, str(file), flags=["--label=x"]).resolve()
     file.write_text("warmup = 5\n")
     flags = ["--kind=constant", "--label=x"]
     config = compose(Schedule, str(file), flags=flags).resolve()
@@ -157,8 +157,8 @@ def test_a_later_variant_is_a_cause(tmp_path: Path) -> None:
     config = compose(Curved, str(file), flags=["--curve=flat"]).resolve()
     assert config.curve == Flat() and len(list(dropped_values(config))) == 1
     file.write_text('curve = {type = "flat", warmup = 5}\n')
-    (problem,) = problems_of(lambda: compose(Curved, str(file), flags=["--curve=flat"]).resolve())
-    assert problem.path == "curve.warmup"
+    with refused(ConfigError):
+        compose(Curved, str(file), flags=["--curve=flat"]).resolve()
 
 
 class Shop(Config):
@@ -180,8 +180,8 @@ class Shop(Config):
 
 def test_a_field_of_an_item_is_as_dead_as_the_list() -> None:
     flags = ["open=false", "items.1.b=7", "named.x.b=8"]
-    found = problems_of(lambda: compose(Shop, flags=flags).resolve())
-    assert [problem.path for problem in found] == ["items.1.b", "named.x.b"]
+    with refused(ConfigError):
+        compose(Shop, flags=flags).resolve()
     shop = compose(Shop, flags=["items.1.a=7"], program={"open": False}).resolve()
     assert shop.items[1].a == 5 and shop.total == 6
     assert ["items.1.a = 7" in line for line in dropped_values(shop)] == [True]
@@ -192,8 +192,8 @@ def test_a_complete_file_repeats_what_is_derived() -> None:
     shop = compose(Shop, flags=["open=false"]).resolve()
     again = compose(Shop, program=to_plain(shop)).resolve()
     assert again == shop == resolve(again) and fingerprint(again) == fingerprint(shop)
-    found = problems_of(lambda: compose(Shop, flags=["open=false", "total=7"]).resolve())
-    assert [problem.path for problem in found] == ["total"]
+    with refused(ConfigError):
+        compose(Shop, flags=["open=false", "total=7"]).resolve()
 
 
 # What a modifier set and a later layer set to something else.

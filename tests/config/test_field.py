@@ -7,6 +7,7 @@ import pytest
 from setpoint.config import Config, ConfigError, Free, Invalid, field
 from setpoint.config.schema.field import Bounds
 
+from ..support.snapshots import refused
 from .sample import Batch
 
 
@@ -25,7 +26,7 @@ def test_values_outside_the_range_are_refused(
     for value in inside:
         bounds.check(value)
     for value in outside:
-        with pytest.raises(Invalid):
+        with refused(Invalid):
             bounds.check(value)
     assert bounds.describe() == words
 
@@ -39,7 +40,7 @@ def test_limits_say_nothing_about_words_and_null() -> None:
     root.size = "auto"
     assert root.sizes == (None, 1.0)
     for name, value in (("size", 0), ("sizes", [1, 0])):
-        with pytest.raises(ConfigError, match="out of range"):
+        with refused(ConfigError):
             setattr(root, name, value)
 
 
@@ -67,9 +68,7 @@ def test_defaults_are_never_shared() -> None:
 def test_a_mutable_default_is_refused(kind: object, default: object) -> None:
     body = {"__annotations__": {"x": kind}, "__module__": __name__, "__qualname__": "Root"}
     cls: Any = type(Config)("Root", (Config,), {**body, "x": default})
-    with pytest.raises(
-        TypeError, match=rf"Root\.x: a {type(default).__name__} as default would be"
-    ):
+    with refused(TypeError):
         _ = cls().x
 
 
@@ -77,14 +76,14 @@ def test_a_range_that_asks_for_a_finite_number() -> None:
     bounds = Bounds(gt=0, lt=float("inf"))
     assert bounds.describe() == "> 0, finite"
     bounds.check(1e300)
-    with pytest.raises(Invalid, match="> 0, finite"):
+    with refused(Invalid):
         bounds.check(float("inf"))
     Bounds(gt=0).check(float("inf"))
 
 
 def test_a_text_of_the_wrong_form_is_answered_with_an_example() -> None:
     bounds = Bounds(pattern=r"[a-z\-]+")
-    with pytest.raises(Invalid, match=r"does not match the pattern \[a-z\\-\]\+, such as my-set$"):
+    with refused(Invalid):
         bounds.check("my set!")
-    with pytest.raises(Invalid, match=r"does not match the pattern \[a-z\\-\]\+$"):
+    with refused(Invalid):
         bounds.check("MY SET")  # nothing near it would do

@@ -5,11 +5,12 @@ import pickle
 
 import pytest
 
-from setpoint.config import Free, Invalid, SetpointError, resolve
+from setpoint.config import Free, Invalid, resolve
 from setpoint.config.resolving.checks import describe_value
 from setpoint.config.values.origin import Origin
 from setpoint.config.words.plain_data import PlainScalar
 
+from ..support.snapshots import refused
 from .sample import Job
 
 
@@ -48,7 +49,7 @@ def test_mappings_are_merged_and_values_replaced() -> None:
 
 @pytest.mark.parametrize("key", ["", "a.b", "_a", "__class__", "\ud800", 1, None])
 def test_keys_that_no_path_can_name(key: object) -> None:
-    with pytest.raises(Invalid, match="cannot be a key|has a key that"):
+    with refused(Invalid):
         Free().put(key, 1, Origin("program"))
 
 
@@ -56,9 +57,9 @@ def test_a_resolved_area_is_immutable_hashable_and_makes_nothing() -> None:
     draft = Job()
     draft.user.a.b = [1]
     user = resolve(draft).user
-    with pytest.raises(SetpointError, match="immutable"):
+    with refused():
         user.a.b = 2
-    with pytest.raises(AttributeError, match="the user area has no key 'c'"):
+    with refused(AttributeError):
         _ = user.c
     assert hash(user) == hash(resolve(draft).user)
     draft.user.a.b = 2
@@ -75,9 +76,9 @@ def test_an_area_can_be_copied_and_pickled() -> None:
 
 
 def test_values_that_are_no_mapping_are_refused() -> None:
-    with pytest.raises(Invalid, match="is not a mapping of keys to values: got 3"):
+    with refused(Invalid):
         Free.read(3, Origin("program"))
-    with pytest.raises(Invalid, match="position"):
+    with refused(Invalid):
         Free.read(PlainScalar("{a"), Origin("program"))
 
 

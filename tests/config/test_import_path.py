@@ -5,11 +5,12 @@ from collections.abc import Callable
 
 import pytest
 
-from setpoint.config import Config, ImportPath, Invalid, SetpointError, field
+from setpoint.config import Config, ImportPath, Invalid, field
 from setpoint.config.composition import compose
 from setpoint.config.types.base import ImportPathType
 from setpoint.config.values.origin import PROGRAM, Origin
 
+from ..support.snapshots import refused
 from .component_sections import targets
 from .component_sections.targets import Part, double
 
@@ -40,7 +41,7 @@ def test_paths_have_one_canonical_form(text: str, canonical: str) -> None:
 
 @pytest.mark.parametrize("text", ["", ".a.b", "a.b()", "a.1", "a.if", "a:b:c", "a.b" * 200])
 def test_texts_that_are_no_paths_are_refused(text: str) -> None:
-    with pytest.raises(Invalid, match="is not an import path"):
+    with refused(Invalid):
         ImportPath(text)
 
 
@@ -55,13 +56,13 @@ def test_objects_are_kept_by_their_shortest_path() -> None:
 def test_the_class_is_checked_when_it_is_there() -> None:
     config = compose(Uses, flags=[f"--cls={targets.__name__}.double"]).resolve()
     assert config.cls is not None
-    with pytest.raises(Exception, match="double is not a subclass of Part"):
+    with refused():
         config.cls()
 
 
 def test_a_package_under_another_name() -> None:
     path = ImportPath(f"{__name__}.pytest.nope", ("tests", "pytest"))
-    with pytest.raises(SetpointError, match="pytest has no 'nope'"):
+    with refused():
         path.load()
 
 
@@ -72,5 +73,5 @@ def test_only_classes_of_the_kind() -> None:
     kind = ImportPathType(targets.Part)
     assert kind.read(targets.Part, ORIGIN) == ImportPath(targets.Part)
     for value in (targets.Whole, targets.double, 3, None):
-        with pytest.raises(Invalid, match="subclass of Part"):
+        with refused(Invalid):
             kind.read(value, ORIGIN)

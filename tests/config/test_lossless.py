@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from hypothesis import HealthCheck, assume, given, settings
 
-import setpoint.presets  # noqa: F401 - registers the presets by name  # noqa: F401 - registers the presets by name
+import setpoint.presets  # noqa: F401 - registers the presets by name
 from setpoint.config import Config, resolve
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import shared_places, to_minimal, to_plain

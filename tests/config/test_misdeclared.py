@@ -25,7 +25,7 @@ from setpoint.config import (
 )
 from setpoint.config.composition import compose
 
-from ..support.snapshots import compare
+from ..support.snapshots import refused
 from .sample import SourceConfig
 
 META: Any = type(Config)
@@ -117,25 +117,22 @@ WRONG: dict[str, dict[str, Any]] = {
 }
 
 
-def test_wrong_declarations_are_refused() -> None:
-    texts: list[str] = []
-    for name, words in WRONG.items():
-        with pytest.raises(TypeError, match=r"^Wrong") as caught:
-            declare(**words)
-        assert isinstance(caught.value, SetpointError), name
-        texts.append(f"{name}\n  {caught.value}")
-    compare("config/misdeclared", "\n".join(texts))
+@pytest.mark.parametrize("name", WRONG)
+def test_wrong_declarations_are_refused(name: str) -> None:
+    with refused(TypeError) as caught:
+        declare(**WRONG[name])
+    assert isinstance(caught.value, SetpointError)
 
 
 def test_an_argument_that_a_field_does_not_have() -> None:
     words: Any = {"default_factory": list}
-    with pytest.raises(TypeError, match=r"no argument default_factory; it accepts default,"):
+    with refused(TypeError):
         field(**words)
 
 
 @pytest.mark.parametrize("default", [{"default": 1}, {"factory": list}])
 def test_a_derived_field_has_no_default(default: Any) -> None:
-    with pytest.raises(TypeError, match=r"derived\(\) has no default: a method marked @derive"):
+    with refused(TypeError):
         derived(**default)
 
 
@@ -173,7 +170,7 @@ def test_classes_with_fields_can_be_mixed() -> None:
     assert isinstance(config, Size) and isinstance(config, Rate)
     assert pickle.loads(pickle.dumps(config)) == config
     assert resolve(config.evolve(lr=1.0)).twice == 2.0
-    with pytest.raises(SetpointError, match="widht"):
+    with refused():
         draft.widht = 3  # type: ignore[attr-defined]
 
 
@@ -181,9 +178,9 @@ def test_an_attribute_must_not_hide_a_field() -> None:
     class Hides:
         width = 7
 
-    with pytest.raises(TypeError, match=r"Wrong\.width is a field and an attribute of Hides"):
+    with refused(TypeError):
         declare({}, (Hides, Size))
-    with pytest.raises(TypeError, match=r"Wrong\.area is a field and an attribute of Plain"):
+    with refused(TypeError):
         declare({"area": int}, (Mixed,), area=1)
 
 
@@ -195,9 +192,7 @@ def test_a_field_below_that_no_method_can_derive() -> None:
         def _derive_wide(self) -> int:
             return 1
 
-    with pytest.raises(
-        SetpointError, match=r"Below\._derive_wide: @derive\('size.wide'\) names no"
-    ):
+    with refused():
         resolve(Below())
 
 
@@ -205,7 +200,7 @@ def test_a_field_below_that_no_method_can_derive() -> None:
 def test_words_of_the_root_are_for_its_sections_only(word: str) -> None:
     values: dict[str, Any] = {word: 0.5}
     part = declare({word: float}, **values)
-    with pytest.raises(SetpointError, match=rf"Wrong\.{word}: '{word}' is reserved at the root"):
+    with refused():
         compose(part)
     whole = declare({"part": part}, part=field(factory=part))
     config: Any = compose(whole, flags=[f"--part.{word}", "0.25"]).resolve()
@@ -226,14 +221,13 @@ def test_what_a_subclass_says_anew_of_a_field_counts() -> None:
     class Wide(Limited):
         x: int = 20
 
-    with pytest.raises(SetpointError, match=r"Wide\.x: the default is out of range: it must be "
-                       r">= 0, <= 10"):  # fmt: skip
+    with refused():
         resolve(Wide())
 
     class Text(Limited):
         x: str = "a"  # type: ignore[assignment]
 
-    with pytest.raises(SetpointError, match=r"this is a str"):
+    with refused():
         resolve(Text())
 
 
@@ -246,7 +240,7 @@ def test_classes_that_are_made_by_a_call() -> None:
         cls: Any = made
         assert (cls.__module__, cls.__qualname__) == (__name__, "Made")
         assert compose(cls, flags=["--x", "3"]).resolve() == resolve(cls(x=3))
-        with pytest.raises(SetpointError, match=r"x"):
+        with refused():
             cls(x="a")
 
 
@@ -282,15 +276,15 @@ def test_abstract_families_and_protocols() -> None:
     class Section(Config):
         alone: Alone
 
-    (problem,) = compose(Section, flags=["--alone", "{}"]).problems
-    assert problem.message == "cannot be made: Alone is abstract and lacks run"
+    with refused():
+        compose(Section, flags=["--alone", "{}"]).resolve()
 
 
 def test_sections_that_nest_without_end_are_refused() -> None:
     class Endless(Config):
         x: Endless = field(factory=lambda: Endless())
 
-    with pytest.raises(SetpointError, match="nested deeper than 64 levels: Endless nests"):
+    with refused():
         resolve(Endless())
 
     class Chain(Config):
@@ -299,7 +293,7 @@ def test_sections_that_nest_without_end_are_refused() -> None:
     chain = Chain()
     for _ in range(3000):
         chain = Chain(x=chain)
-    with pytest.raises(SetpointError, match="deeper than 64 levels"):
+    with refused():
         resolve(chain)
 
 
@@ -311,11 +305,11 @@ def test_data_that_nests_without_end_is_refused() -> None:
     for _ in range(5000):
         deep = [deep]
     for value in (itself, deep, {"a": itself}):
-        with pytest.raises(SetpointError, match="deeper than 64 levels, or contains itself"):
+        with refused():
             cls(x=value)
-        with pytest.raises(SetpointError, match="is not an int"):
+        with refused():
             cls(y=value)
-        with pytest.raises(SetpointError, match="contains itself"):
+        with refused():
             resolve(cls()).evolve(x=value)
 
 
@@ -335,7 +329,7 @@ def test_another_package_makes_no_family_of_a_plain_section() -> None:
     class Own(Part, type="own"):
         pass
 
-    with pytest.raises(SetpointError, match="Part is a family; choose a variant"):
+    with refused():
         Whole(part=Part())
     assert type(resolve(Whole(part=Own())).part) is Own
 
@@ -350,7 +344,7 @@ def test_a_subclass_without_a_tag() -> None:
     class Whole(Config):
         part: Part = field(factory=Part)
 
-    with pytest.raises(SetpointError, match=r"Other has no tag, so that no file could name it"):
+    with refused():
         Whole(part=Other())
 
 
@@ -360,7 +354,7 @@ def test_tags_are_unique_within_a_family_only() -> None:
 
     try:
         assert SourceConfig.__setpoint__.variants["adamw"] is Adamw
-        with pytest.raises(TypeError, match="SourceConfig already has a variant 'adamw'"):
+        with refused(TypeError):
 
             class Second(SourceConfig, type="adamw"):
                 pass

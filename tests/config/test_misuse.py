@@ -1,4 +1,4 @@
-"""What a function is handed by mistake is told in words."""
+"""Wrong arguments of the functions of the kernel."""
 
 import sys
 from collections.abc import Callable
@@ -16,44 +16,41 @@ from setpoint.config.values.user_code import (
     import_user_module,
 )
 
+from ..support.snapshots import refused
 from .sample import Batch
 
 given: Any = sp
 
 
-@pytest.mark.parametrize(
-    ("call", "words"),
-    [
-        (lambda: given.compose({}), "compose takes the class of a configuration, got {}"),
-        (lambda: given.compose(Batch, {"size": 1}), "a SOURCE that is not text takes a config"),
-        (lambda: given.compose(Batch, flags="--size 1"), "flags accepts a list"),
-        (lambda: given.load("s.toml"), "load takes the class of a configuration, got 's.toml'"),
-        (lambda: given.compose(Batch, "nothere.txt"), "there is no file nothere.txt"),
-        (lambda: given.resolve({"size": 1}), "resolve takes a configuration, got {size: 1}"),
-        (lambda: given.resolve(Batch), "resolve takes a configuration, got "),
-        (lambda: given.fingerprint({}), "fingerprint takes a configuration, got {}"),
-        (lambda: given.differences("a", "b"), "; resolve(compose(ROOT, 'a').draft) is one, where"),
-        (
-            lambda: given.differences(Batch(), Batch()),
-            "takes a resolved configuration, got a draft",
-        ),
-        (lambda: given.fingerprint("a"), "got 'a'; compose(ROOT, 'a').draft is one, where ROOT"),
-        (lambda: given.record_files("a"), "record_files takes a resolved configuration, got 'a'"),
-        (lambda: given.json_schema({}), "json_schema takes the class of a configuration"),
-        (lambda: given.verify(sp.resolve(Batch()), {"file"}), "'file'. Did you mean files?"),
-        (lambda: given.verify(Batch()), "verify takes a resolved configuration, got a draft"),
-        (lambda: given.cautions_of(Batch()), "cautions_of takes a resolved configuration"),
-        (lambda: given.is_set(Batch(), "sise"), "Did you mean size?"),
-        (lambda: given.ref("jay*"), "ref('jay*') cannot be read as arithmetic on fields"),
-        (lambda: given.Period("3 stps"), "Period('3 stps') has an unknown unit 'stps'"),
-        (lambda: given.DType("bf61"), "Did you mean bfloat16?"),
-        (lambda: given.ByteSize("3 XB"), "ByteSize('3 XB') has an unknown unit"),
-    ],
-)
-def test_wrong_arguments_are_refused_in_words(call: Callable[[], object], words: str) -> None:
-    with pytest.raises(sp.SetpointError) as caught:
-        call()
-    assert words in str(caught.value)
+WRONG: dict[str, Callable[[], object]] = {
+    "compose a mapping": lambda: given.compose({}),
+    "compose from a mapping": lambda: given.compose(Batch, {"size": 1}),
+    "compose with one flag": lambda: given.compose(Batch, flags="--size 1"),
+    "compose from no file": lambda: given.compose(Batch, "nothere.txt"),
+    "load a file": lambda: given.load("s.toml"),
+    "resolve a mapping": lambda: given.resolve({"size": 1}),
+    "resolve a class": lambda: given.resolve(Batch),
+    "fingerprint of a mapping": lambda: given.fingerprint({}),
+    "fingerprint of a name": lambda: given.fingerprint("a"),
+    "differences of names": lambda: given.differences("a", "b"),
+    "differences of drafts": lambda: given.differences(Batch(), Batch()),
+    "record of a name": lambda: given.record_files("a"),
+    "schema of a mapping": lambda: given.json_schema({}),
+    "verify an unknown need": lambda: given.verify(sp.resolve(Batch()), {"file"}),
+    "verify a draft": lambda: given.verify(Batch()),
+    "cautions of a draft": lambda: given.cautions_of(Batch()),
+    "is_set of no field": lambda: given.is_set(Batch(), "sise"),
+    "ref": lambda: given.ref("jay*"),
+    "Period": lambda: given.Period("3 stps"),
+    "DType": lambda: given.DType("bf61"),
+    "ByteSize": lambda: given.ByteSize("3 XB"),
+}
+
+
+@pytest.mark.parametrize("call", WRONG)
+def test_wrong_arguments_are_refused(call: str) -> None:
+    with refused():
+        WRONG[call]()
 
 
 def test_two_presets_of_one_name_in_one_module() -> None:
@@ -63,7 +60,7 @@ def test_two_presets_of_one_name_in_one_module() -> None:
     try:
         for _ in range(2):  # a module that is loaded again
             exec(compile(text + one, "somewhere.py", "exec"), names)
-        with pytest.raises(TypeError, match="somewhere defines two presets 'twice'"):
+        with refused(TypeError):
             exec(compile(text + one + one, "somewhere.py", "exec"), names)
     finally:
         presets.pop("twice", None)
@@ -71,7 +68,7 @@ def test_two_presets_of_one_name_in_one_module() -> None:
 
 def test_a_role_of_another_kind() -> None:
     role: Any = "identity"
-    with pytest.raises(SetpointError, match="role='identity' is not a Role"):
+    with refused():
         sp.field(default=1, role=role)
 
 
@@ -106,28 +103,24 @@ def test_a_module_of_the_working_folder_is_found(
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("1 / 0", "it: importing broken failed: ZeroDivisionError: division by zero (broken.py:1)"),
-        (
-            "import absent_module",
-            "it: importing broken failed: there is no module 'absent_module' (broken.py:1)",
-        ),
-        ("def", "it: importing broken failed: broken.py:1: SyntaxError: invalid syntax"),
+        "1 / 0",
+        "import absent_module",
+        "def",
     ],
 )
-def test_what_goes_wrong_while_importing_is_told(folder: Path, text: str, message: str) -> None:
+def test_what_goes_wrong_while_importing_is_told(folder: Path, text: str) -> None:
     (folder / "broken.py").write_text(text)
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         import_user_module("broken", "it")
-    assert str(caught.value).startswith(message)
 
 
 def test_errors_of_a_function_are_told_with_their_line(folder: Path) -> None:
     def fails() -> None:
         raise KeyError("absent")
 
-    with pytest.raises(SetpointError, match=r"the preset failed: KeyError: 'absent' \(.*\.py:\d+"):
+    with refused():
         call_user_function(fails, "the preset")
 
 
@@ -144,11 +137,8 @@ def test_errors_in_words_pass_unchanged() -> None:
 
 def test_paths_that_name_no_function_are_refused(folder: Path) -> None:
     (folder / "plain.py").write_text("x = 3\n\ndef make():\n    return x\n")
-    with pytest.raises(SetpointError, match="x in plain is of type int, not a function"):
-        find_user_function("plain:x")
-    with pytest.raises(SetpointError, match=r"'\.x' is not a module; expected module:function"):
-        find_user_function(".x:make")
-    with pytest.raises(SetpointError, match="has no function 'mak'. Did you mean make"):
-        find_user_function("plain:mak")
-    with pytest.raises(SetpointError, match="named without .py: did you mean plain"):
+    for path in ("plain:x", ".x:make", "plain:mak"):
+        with refused():
+            find_user_function(path)
+    with refused():
         import_user_module("plain.py", "--import plain.py")

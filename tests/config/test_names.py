@@ -1,16 +1,17 @@
-"""What is said about values that are written as other systems write them."""
+"""Hints for misspelt names, and for values that are written as other systems write them."""
 
 from functools import partial
 from typing import Literal
 
 import pytest
 
-from setpoint.config import Config, field
+from setpoint.config import Config, ConfigError, field
 from setpoint.config.composition import compose
 from setpoint.config.draft.hints import is_secret_key, location_hint
 from setpoint.config.schema.class_info import all_fields, holds_secret
 from setpoint.config.words.names import nearest
 
+from ..support.snapshots import refused
 from .helpers import problems_of
 from .sample import Job
 
@@ -152,35 +153,23 @@ OTHER_VALUES = {"format.compute": {"fp16": ("half", "16")}, "kind": {"plain": ("
 
 
 @pytest.mark.parametrize(
-    ("flag", "message", "hint"),
+    "flag",
     [
-        ("format.compute=half", "is not one of the valid", "Setpoint calls it fp16."),
-        ("format=fp32", "is not a section", "Did you mean format.compute=fp32?"),
-        ("pair=b", "is not a section", "Did you mean pair.mode=b?"),
-        ("experts=8", "is not a section", "Did you mean experts.count=8?"),
-        ("experts=0", "is not a section", ""),
-        ("pair=None", "is not a section", "Write null for no value."),
-        (
-            "pair=false",
-            "is not a section",
-            "Enable it with its defaults: --pair '{}'; off with --pair null.",
-        ),
-        ("seed=None", "is not an int", "Write null for no value."),
-        ("count=null", "cannot be null", ""),
-        ("kind=none", "is not one of the valid", "Setpoint calls it plain."),
-        ("names=null", "", ""),
-        (
-            "count=[1,2]",
-            "is not an int",
-            "Several values make the points of a sweep: --count 1,2, with the command `sweep`.",
-        ),
-        ("count=1,x", "is not an int", ""),
+        "format.compute=half",
+        "format=fp32",
+        "pair=b",
+        "experts=8",
+        "experts=0",
+        "pair=None",
+        "pair=false",
+        "seed=None",
+        "count=null",
+        "kind=none",
+        "count=[1,2]",
+        "count=1,x",
     ],
 )
-def test_a_hint_says_what_was_meant(flag: str, message: str, hint: str) -> None:
-    if not message:
-        assert compose(Root, flags=[flag]).resolve().names == ("null",)
-        return
-    (problem,) = problems_of(lambda: compose(Root, flags=[flag]).resolve())
-    assert problem.message.startswith(message)
-    assert problem.hint == hint
+def test_a_hint_says_what_was_meant(flag: str) -> None:
+    with refused(ConfigError):
+        compose(Root, flags=[flag]).resolve()
+    assert compose(Root, flags=["names=null"]).resolve().names == ("null",)

@@ -6,14 +6,15 @@ from pathlib import Path
 import jsonschema
 import pytest
 
-from setpoint.config import Config, ConfigError, SetpointError, field, preset
+from setpoint.config import Config, ConfigError, field, preset
 from setpoint.config.composition import compose
 from setpoint.config.draft.walk import dropped_values
 from setpoint.config.layers import presets as registry
 from setpoint.config.values.node import chain_of
 from setpoint.editor_schema.file_schema import json_schema
 
-from .helpers import problems_of, write_record
+from ..support.snapshots import refused
+from .helpers import write_record
 
 
 class Model(Config):
@@ -57,8 +58,8 @@ def registered(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None
 
 def test_a_preset_that_a_section_extends_without_its_sign() -> None:
     Path("a.toml").write_text('[model]\ndim = 3\nextends = "big"\n')
-    (problem,) = problems_of(lambda: compose(Run, "a.toml").resolve())
-    assert problem.path == "model.extends" and "written @big" in problem.hint
+    with refused(ConfigError):
+        compose(Run, "a.toml").resolve()
 
 
 def test_a_section_of_a_preset_from_every_layer() -> None:
@@ -93,27 +94,17 @@ def test_it_replaces_what_stood_there_and_later_layers_beat_it(tmp_path: Path) -
     assert compose(Run, flags=["extra=@big", "extra.dim=3"]).resolve().extra == Lin(dim=3)
 
 
-@pytest.mark.parametrize(
-    ("value", "words"),
-    [
-        ("@bigg", "is not the name of a preset"),
-        ("@", "is not the name of a preset"),
-        ("@big(dim=x)", "is not an int"),
-        ("@foreign", "returns a Stranger, not a Run"),
-    ],
-)
-def test_wrong_presets_of_sections_are_refused(value: str, words: str) -> None:
-    (problem,) = problems_of(lambda: compose(Run, flags=[f"model={value}"]).resolve())
-    assert problem.path == "model" and words in problem.message
-    if value == "@bigg":
-        assert problem.hint == "Did you mean big?" and "big" in problem.valid
+@pytest.mark.parametrize("value", ["@bigg", "@", "@big(dim=x)", "@foreign"])
+def test_wrong_presets_of_sections_are_refused(value: str) -> None:
+    with refused(ConfigError):
+        compose(Run, flags=[f"model={value}"]).resolve()
 
 
 def test_only_a_section_takes_one() -> None:
     assert compose(Run, flags=["name=@big"]).resolve().name == "@big"
     schema = jsonschema.Draft202012Validator(json_schema(Run))
     assert schema.is_valid({"model": "@big"}) and not schema.is_valid({"model": "big"})
-    with pytest.raises(ConfigError):
+    with refused(ConfigError):
         compose(Run, flags=["model=big"]).resolve()
 
 
@@ -128,12 +119,9 @@ def test_classes_of_one_name_are_told_apart_by_their_modules() -> None:
     def bought() -> Elsewhere:
         return Elsewhere()
 
-    said = f"returns a shop.Run, not a {__name__}.Run"
-    (problem,) = problems_of(lambda: compose(Run, flags=["model=@bought"]).resolve())
-    assert said in problem.message
-    with pytest.raises(SetpointError) as caught:
-        compose(Run, "bought")
-    assert said in str(caught.value)
-    Elsewhere.__module__ = __name__
-    with pytest.raises(SetpointError, match="from another definition"):
-        compose(Run, "bought")
+    with refused(ConfigError):
+        compose(Run, flags=["model=@bought"]).resolve()
+    for module in ("shop", __name__):
+        Elsewhere.__module__ = module
+        with refused():
+            compose(Run, "bought")

@@ -1,4 +1,4 @@
-"""What the files of a record say, also where they were damaged or made up."""
+"""The files of a record, also damaged and forged ones."""
 
 import json
 import os
@@ -27,7 +27,7 @@ from setpoint.config.words.names import within
 
 from ..long.fuzz.guard import guarded
 from ..support.records import remove_field
-from ..support.snapshots import compare
+from ..support.snapshots import compare, refused
 from .helpers import write_record
 from .sample import AdamW, Experts, Job, Sgd, Text, Transformer
 
@@ -47,12 +47,6 @@ def restate(folder: Path, **header: object) -> None:
     origins = json.loads((folder / "origins.json").read_text())
     header = {"fingerprint": recorded_fingerprint(origins), **header}
     edit_file(folder, "config.json", lambda data: data["setpoint"].update(header))
-
-
-def refusal(folder: Path) -> str:
-    with pytest.raises(SetpointError) as caught:
-        read_back(folder)
-    return str(caught.value)
 
 
 @pytest.fixture
@@ -167,15 +161,17 @@ def test_damaged_records_are_refused_in_words(folder: Path, name: str, text: Any
         (folder / name).write_text(text)
     else:
         edit_file(folder, name, lambda data: data.update(text))
-    assert name in refusal(folder)
+    with refused():
+        read_back(folder)
 
 
 def test_folders_without_a_record_are_refused(folder: Path, tmp_path: Path) -> None:
     assert (recorded_schema(str(folder)), recorded_schema(str(tmp_path))) == (1, None)
     assert not is_record(str(tmp_path))
-    assert "is not a run directory: it has no config.json" in refusal(tmp_path)
     (folder / "origins.json").unlink()
-    assert "run/origins.json is missing" in refusal(folder)
+    for lost in (tmp_path, folder):
+        with refused():
+            read_back(lost)
 
 
 def test_classes_of_a_module_that_is_not_imported_are_asked_for(folder: Path) -> None:
@@ -185,8 +181,8 @@ def test_classes_of_a_module_that_is_not_imported_are_asked_for(folder: Path) ->
         assert '"adamw"' in text
         (folder / name).write_text(text.replace('"adamw"', '"theirs"'))
     restate(folder, modules=["not_imported", "os; rm -rf /"])
-    assert "uses config classes of not_imported; " in refusal(folder)
-    assert " --import not_imported" in refusal(folder)
+    with refused():
+        read_back(folder)
 
 
 def test_classes_of_a_script_are_named_as_such(
@@ -200,7 +196,8 @@ def test_classes_of_a_script_are_named_as_such(
         text = (folder / name).read_text()
         (folder / name).write_text(text.replace('"adamw"', '"theirs"'))
     restate(folder, modules=["__main__"])
-    assert "a script or notebook defined itself" in refusal(folder)
+    with refused():
+        read_back(folder)
 
 
 # A record that was changed after it was written is not taken for what a run was.
@@ -208,24 +205,26 @@ def test_classes_of_a_script_are_named_as_such(
 
 def test_a_changed_value_is_named(folder: Path) -> None:
     before = (folder / "config.json").read_text()
-    for edit, words in [
-        (lambda data: data.update(seed=9), "seed is 9 in config.json and 7 in origins.json"),
-        (lambda data: data.update(seed=7.0), "seed is 7.0 in config.json and 7 in"),
-        (lambda data: data.pop("seed"), "seed is nothing in config.json and 7 in origins.json"),
-        (lambda data: data["user"].update(b=2), "user.b is 2 in config.json and nothing in"),
-        (lambda data: data["model"].update(extends="x.toml"), 'model.extends is "x.toml"'),
-        (lambda data: data["setpoint"].update(fingerprint="0"), "states the fingerprint 0, but"),
-    ]:
+    edits: list[Callable[[Any], object]] = [
+        lambda data: data.update(seed=9),
+        lambda data: data.update(seed=7.0),
+        lambda data: data.pop("seed"),
+        lambda data: data["user"].update(b=2),
+        lambda data: data["model"].update(extends="x.toml"),
+        lambda data: data["setpoint"].update(fingerprint="0"),
+    ]
+    for edit in edits:
         (folder / "config.json").write_text(before)
         edit_file(folder, "config.json", edit)
-        assert words in refusal(folder), words
-        assert f"give {folder}/config.json as a file" in refusal(folder)
+        with refused():
+            read_back(folder)
     edit_file(folder, "config.json", lambda data: data.update(seed=9))
     # What the error says to do is possible.
     assert compose(Job, str(folder / "config.json")).resolve().seed == 9
     # Both files changed alike have another fingerprint.
     edit_file(folder, "origins.json", lambda data: data["seed"].update(value=9))
-    assert "it states the fingerprint" in refusal(folder)
+    with refused():
+        read_back(folder)
 
 
 def test_a_forged_record_is_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,8 @@ from setpoint.config.values.reference import Reference, ref, reference, referenc
 from setpoint.config.words.plain_data import escaped, refers, unescaped
 from setpoint.units import Period
 
-from .helpers import problems_of, write_record
+from ..support.snapshots import refused
+from .helpers import write_record
 
 VALUES: dict[tuple[str | int, ...], object] = {
     ("a",): 3,
@@ -85,24 +86,24 @@ def test_expressions_other_than_arithmetic_are_refused(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("${a / 0}", "division by zero"),
-        ("${a % 0}", "cannot be computed"),
-        ("${2 ** 5000}", "is too large"),
-        ("${2 ** 2000 * 2 ** 2000 * 2 ** 2000}", "at most 4096 bits"),
-        ("${(0 - 1) ** 0.5}", "at most 4096 bits"),
-        ("${1e400}", "too large for a floating-point number"),
-        ("${1e308 * 10}", "too large for a floating-point number"),
-        ("${10 ** 400 / 3}", "too large for a floating-point number"),
-        ("${infinite - infinite}", "is not a number"),
-        ("${0 ** -1}", "cannot be computed"),
-        ("${s + 1}", "s is not a number"),
-        ("${2.0 ** 2 ** 4000}", "too large"),
+        "${a / 0}",
+        "${a % 0}",
+        "${2 ** 5000}",
+        "${2 ** 2000 * 2 ** 2000 * 2 ** 2000}",
+        "${(0 - 1) ** 0.5}",
+        "${1e400}",
+        "${1e308 * 10}",
+        "${10 ** 400 / 3}",
+        "${infinite - infinite}",
+        "${0 ** -1}",
+        "${s + 1}",
+        "${2.0 ** 2 ** 4000}",
     ],
 )
-def test_arithmetic_that_has_no_value_is_refused(text: str, message: str) -> None:
-    with pytest.raises(Invalid, match=message):
+def test_arithmetic_that_has_no_value_is_refused(text: str) -> None:
+    with refused(Invalid):
         Reference(text).evaluate({**VALUES, ("infinite",): inf}.__getitem__)
 
 
@@ -133,15 +134,14 @@ def test_how_paths_are_written() -> None:
 def test_a_reference_into_a_section_that_is_null() -> None:
     from setpoint.train.config import Job as Training
 
-    flags = ["seed=${evaluation.sequences}", "evaluation=null"]
-    (problem,) = problems_of(lambda: compose(Training, flags=flags).resolve())
-    assert problem.message == (
-        "refers to evaluation.sequences, but evaluation is null (command line evaluation)"
-    )
-    (problem,) = problems_of(lambda: compose(Training, flags=["model.layers=${4 / 2}"]).resolve())
-    assert problem.hint == "Use // for the integer quotient."
-    (problem,) = problems_of(lambda: compose(Training, program={"model.layers": 2.0}).resolve())
-    assert problem.hint == "Write 2."
+    for flags in (
+        ["seed=${evaluation.sequences}", "evaluation=null"],
+        ["model.layers=${4 / 2}"],
+    ):
+        with refused(ConfigError):
+            compose(Training, flags=flags).resolve()
+    with refused(ConfigError):
+        compose(Training, program={"model.layers": 2.0}).resolve()
 
 
 class Color(enum.Enum):
@@ -207,26 +207,26 @@ def test_references_inside_paths_and_items() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flag", "words"),
+    "flag",
     [
-        ("title=a${inner}", "inner is a section; a string accepts str, int, float"),
-        ("title=a${none}", "none is null"),
-        ("title=a${every}", "every is of type Period"),
-        ("title=a${parts}", "parts is of type"),
-        ("title=a${name", "holds a reference that is not closed by }: ${name"),
-        ("title=a${f(x)}", "cannot be read as arithmetic on fields"),
-        ("title=${inner}", "refers to inner, which is a section (Inner), not a str"),
-        ("title=${parts}", "is not a str"),
-        ("name=${none}", "is not a str: got null"),
-        ("title=a${nam}", "refers to nam, which does not exist"),
-        ("title=a${title}", "depends on itself: title -> title"),
-        ("count=1${count}", "it must be the whole value, such as"),
-        ("short=a${name}", "does not match the pattern"),
+        "title=a${inner}",
+        "title=a${none}",
+        "title=a${every}",
+        "title=a${parts}",
+        "title=a${name",
+        "title=a${f(x)}",
+        "title=${inner}",
+        "title=${parts}",
+        "name=${none}",
+        "title=a${nam}",
+        "title=a${title}",
+        "count=1${count}",
+        "short=a${name}",
     ],
 )
-def test_what_cannot_be_put_into_a_text(flag: str, words: str) -> None:
-    (problem,) = problems_of(lambda: compose(Texts, flags=[flag]).resolve())
-    assert words in problem.message and problem.origin == f"command line {flag.partition('=')[0]}"
+def test_what_cannot_be_put_into_a_text(flag: str) -> None:
+    with refused(ConfigError):
+        compose(Texts, flags=[flag]).resolve()
 
 
 # Texts that hold `${` as it is.
@@ -282,5 +282,5 @@ def test_it_means_the_same_in_every_layer(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text", ["a ${b c}", "${", "a ${b"])
 def test_the_error_names_the_escape(text: str) -> None:
-    with pytest.raises(ConfigError, match=r"escape it as \$\$\{"):
+    with refused(ConfigError):
         Literals(name=text)

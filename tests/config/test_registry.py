@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, Secret, SetpointError, modifier, preset
+from setpoint.config import Config, Secret, modifier, preset
 from setpoint.config.composition import compose
 from setpoint.config.layers import presets as registry
 from setpoint.config.layers.presets import Catalogue, call_modifier, call_preset, preset_summary
 from setpoint.units import Duration
 
+from ..support.snapshots import refused
 from .sample import Job
 
 
@@ -56,50 +57,36 @@ def test_parameters_are_read_by_their_types() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("tuned", "the modifier 'tuned': needs a value for lr"),
-        ("tuned()", "needs a value for lr"),
-        ("tuned(", "missing closing parenthesis"),
-        ("tuned(lr=1", "missing closing parenthesis"),
-        ("tuned(0.1)", "expected = or : after the key"),
-        ("tuned(lr=x, name=3)", "parameter 'lr' is not a float: got x; unknown parameter 'name'"),
-        ("tuned(lr=1, names=[a)", "cannot be read at position"),
-        ("tned", "there is no modifier 'tned'. Did you mean tuned? Known: lost, tuned"),
-        ("", "there is no modifier ''"),
-        ("lost", "the modifier 'lost' must return the config, got None"),
+        "tuned",
+        "tuned()",
+        "tuned(",
+        "tuned(lr=1",
+        "tuned(0.1)",
+        "tuned(lr=x, name=3)",
+        "tuned(lr=1, names=[a)",
+        "tned",
+        "",
+        "lost",
+        "tuned(token=hunter2, lr=1)",  # a secret is not repeated
+        "tuned,tuned",
     ],
 )
-def test_what_cannot_be_applied(text: str, message: str) -> None:
-    with pytest.raises(SetpointError) as caught:
+def test_what_cannot_be_applied(text: str) -> None:
+    with refused():
         call_modifier(text, Job())
-    assert message in str(caught.value)
 
 
-def test_a_secret_given_to_a_modifier_is_not_repeated() -> None:
-    with pytest.raises(SetpointError) as caught:
-        call_modifier("tuned(lr=1, token=hunter2)", Job())
-    assert "hunter2" not in str(caught.value)
-    assert "tuned" in str(caught.value)
-
-
-def test_several_modifiers_in_one_text() -> None:
-    with pytest.raises(SetpointError) as caught:
-        call_modifier("tuned,tuned", Job())
-    assert "Repeat the option: --with tuned --with tuned." in str(caught.value)
-
-
-def test_a_value_that_a_modifier_refuses_is_told_with_the_modifier_and_the_line() -> None:
+def test_a_value_that_a_modifier_refuses_is_reported_with_the_modifier_and_the_line() -> None:
     @modifier
     def short(job: Job, steps: int = 1) -> Job:
         job.duration = Duration(f"{steps} steps")
         return job
 
     assert short
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         call_modifier("short(steps=-1)", Job())
-    assert str(caught.value).startswith("the modifier 'short(steps=-1)': must be a non-negative")
-    assert "test_registry.py:" in str(caught.value)
 
 
 # Names are known before what they stand for is imported.
@@ -121,7 +108,7 @@ def late_two() -> Job:
 
 @pytest.fixture
 def known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Catalogue[object]:
-    """A registry that expects two presets of a module that nobody has imported."""
+    """A registry that expects two presets of a module that is not imported."""
     catalogue: Catalogue[object] = Catalogue()
     monkeypatch.setattr(registry, "presets", catalogue)
     monkeypatch.syspath_prepend(str(tmp_path))
@@ -137,7 +124,7 @@ def test_names_are_known_and_nothing_is_imported(known: Catalogue[object]) -> No
     assert "late-one" in known
     assert "late-three" not in known
     assert registry.preset_named("late_one") == "late-one"
-    with pytest.raises(SetpointError, match=r"no preset 'late-on'\. Did you mean late-one\?"):
+    with refused():
         registry.call_preset("late-on")
     assert "late_module" not in sys.modules
 
@@ -159,7 +146,7 @@ def test_a_name_that_is_taken_is_refused(known: Catalogue[object]) -> None:
         return Config()
 
     late_one.__module__ = "mine"
-    with pytest.raises(TypeError, match="there is already a preset 'late-one', in late_module"):
+    with refused(TypeError):
         preset(late_one)
 
 

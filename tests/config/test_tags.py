@@ -4,10 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import Config, field
+from setpoint.config import Config, ConfigError, field
 from setpoint.config.composition import compose
 
-from .helpers import LAYERS, problems_of, resolve_through
+from ..support.snapshots import refused
+from .helpers import LAYERS, resolve_through
 
 
 class Optimizer(Config):
@@ -59,28 +60,19 @@ def test_on_the_command_line_the_later_one_wins() -> None:
 
 
 def test_each_field_reads_the_value_by_its_own_type_and_range() -> None:
-    problems = problems_of(lambda: compose(Root, flags=["tag.learning_rate=2"]).resolve())
-    assert [problem.path for problem in problems] == ["heads.0.lr", "heads.1.lr"]
-    problems = problems_of(lambda: compose(Root, flags=["tag.learning_rate=x"]).resolve())
-    assert len(problems) == 3
+    for value in ("2", "x"):
+        with refused(ConfigError):
+            compose(Root, flags=[f"tag.learning_rate={value}"]).resolve()
 
 
-@pytest.mark.parametrize(
-    ("flag", "message", "hint"),
-    [
-        ("tag.learning_rat=1", "there is no tag 'learning_rat'", "Did you mean tag.learning_rate?"),
-        ("tag.matrix=1", "matches no field of this configuration", ""),
-        ("tag=1", "unknown key: Root has no field 'tag'", ""),
-        ("tag.a.b=1", "unknown key: Root has no field 'tag'", ""),
-    ],
-)
-def test_wrong_tags_are_refused(flag: str, message: str, hint: str) -> None:
-    (problem,) = problems_of(lambda: compose(Root, flags=[flag]).resolve())
-    assert message in problem.message and problem.hint == hint
+@pytest.mark.parametrize("flag", ["tag.learning_rat=1", "tag.matrix=1", "tag=1", "tag.a.b=1"])
+def test_wrong_tags_are_refused(flag: str) -> None:
+    with refused(ConfigError):
+        compose(Root, flags=[flag]).resolve()
 
 
 def test_a_tag_by_the_name_of_a_field_that_carries_it() -> None:
     from setpoint.train.config import Job
 
-    (problem,) = problems_of(lambda: compose(Job, flags=["tag.lr=1"]).resolve())
-    assert problem.hint == "Did you mean tag.learning_rate?"
+    with refused(ConfigError):
+        compose(Job, flags=["tag.lr=1"]).resolve()

@@ -30,6 +30,8 @@ from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.errors import DeclarationError, Invalid
 from setpoint.config.words.plain_data import PlainScalar
 
+from ..support.snapshots import refused
+
 WRITERS = {"toml": write_toml, "yaml": write_yaml, "json": write_json}
 
 
@@ -130,13 +132,10 @@ def test_the_same_words_are_the_same_data_wherever_they_are_typed(words: str) ->
 
 
 @pytest.mark.parametrize("words", ["[1, 2", '"x', "1e400", "{a: 1, a: 2}"])
-@pytest.mark.parametrize("flag", ["--any", "--mapping.k", "--items.append", "--user.k"])
-def test_broken_data_is_refused_and_never_taken_for_a_text(flag: str, words: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        compose(Root, flags=[flag, words]).resolve()
-    (problem,) = caught.value.problems
-    assert problem.origin == f"command line {flag}"
-    assert "cannot be read at position" in problem.message or "too large" in problem.message
+def test_broken_data_is_refused_and_never_taken_for_a_text(words: str) -> None:
+    places = ("any", "mapping.k", "items.append", "user.k")
+    with refused(ConfigError):
+        compose(Root, flags=[f"--{place}={words}" for place in places]).resolve()
 
 
 def test_a_text_of_python_or_in_quotes_stays_a_text() -> None:
@@ -151,7 +150,7 @@ def test_a_path_leads_into_data() -> None:
     assert taken.any == (1, 2)
     inserted = compose(Root, flags=["--any", "[1, 2]", "--any.insert.1", "{x: 1}"]).resolve()
     assert inserted.any == (1, {"x": 1}, 2)
-    with pytest.raises(ConfigError, match="single value"):
+    with refused(ConfigError):
         compose(Root, flags=["--any", "5", "--any.a", "1"]).resolve()
     environ = {"APP__ANY__a__B": "3", "APP__ANY__a__c__APPEND": "[4]"}
     assert compose(Root, environ=environ).resolve().any == {"a": {"B": 3, "c": ((4,),)}}
@@ -196,19 +195,17 @@ def test_the_order_of_alternatives_does_not_matter(
 
 
 @pytest.mark.parametrize(
-    ("annotation", "text", "message"),
+    ("annotation", "text"),
     [
-        (list[int] | str, "[1, 2", "the list is not closed by ]"),
-        (str | list[int], "[1, x]", "is not an int: got x"),
-        (str | list[int], '"a', "the text is not closed"),
-        (str | list[Secret], "[hunter2", "not shown"),
+        (list[int] | str, "[1, 2"),
+        (str | list[int], "[1, x]"),
+        (str | list[int], '"a'),
+        (str | list[Secret], "[hunter2"),
     ],
 )
-def test_a_broken_alternative_is_refused(annotation: Any, text: str, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+def test_a_broken_alternative_is_refused(annotation: Any, text: str) -> None:
+    with refused(Invalid):
         compile_annotation(annotation, "here").read(PlainScalar(text), Origin(PROGRAM))
-    (error,) = caught.value.parts
-    assert message in error.message or (error.secret and "hunter2" not in error.message)
 
 
 class Union(Config):
@@ -234,12 +231,12 @@ def test_alternatives_are_edited_like_lists_and_mappings() -> None:
     assert union("--sizes", "[${number}, 1]").sizes == [2, 1]
     edited = compose(Union, program={"sizes": {"append": 3}, "limits": {"a": 1}}).resolve()
     assert (edited.sizes, edited.limits) == ([3], {"a": 1})
-    with pytest.raises(ConfigError, match="Set it to a list or a mapping first"):
+    with refused(ConfigError):
         union("--name.append", "y")
 
 
 def test_null_is_no_word_of_a_field_that_may_be_null() -> None:
-    with pytest.raises(DeclarationError, match="null means None"):
+    with refused(DeclarationError):
         compile_annotation(Literal["null", "other"] | None, "here")
 
 
@@ -336,6 +333,8 @@ REFUSED = {
 
 @pytest.mark.parametrize("name", REFUSED)
 def test_what_no_file_could_hold_is_refused_where_it_is_assigned(name: str) -> None:
+    with refused(ConfigError):
+        Root(any=REFUSED[name])
     for put in PLACES:
         with pytest.raises((ConfigError, Invalid)):
             put(REFUSED[name])
@@ -350,9 +349,9 @@ def test_names_of_members_read_back(tmp_path: Any) -> None:
     assert to_plain(config)["access"] == "READ|WRITE|RUN"
     reads_back(config, tmp_path)
     assert compose(Root, flags=["--access=0"]).resolve().access == Access(0)
-    with pytest.raises(ConfigError, match="has bits of no member, 0b1000"):
+    with refused(ConfigError):
         Root(wide=Wide(8))
-    with pytest.raises(ConfigError, match="is not one of the valid values"):
+    with refused(ConfigError):
         compose(Root, flags=["--access", "READ|RUIN"]).resolve()
 
 
@@ -401,5 +400,5 @@ def test_a_path_leads_into_lists_of_the_user_area() -> None:
     }
     assert user("--user.a.b", "1", "--user.a.append", "2") == {"a": {"b": 1, "append": 2}}
     assert user("--user.a", "null", "--user.a.b", "2") == {"a": {"b": 2}}
-    with pytest.raises(ConfigError, match=r"user\.a is a single value; it has no 'b' inside"):
+    with refused(ConfigError):
         user("--user.a", "1", "--user.a.b", "2")

@@ -15,7 +15,6 @@ import fcntl
 import json
 import os
 import re
-import tempfile
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -24,7 +23,7 @@ from typing import TypeVar
 
 import pytest
 
-from setpoint.config import SetpointError
+from setpoint.config import Invalid, SetpointError
 
 TESTS = Path(__file__).parents[1]
 FOLDER = TESTS / "snapshots"
@@ -46,14 +45,13 @@ Facts = list[list[str]]
 E = TypeVar("E", bound=BaseException)
 
 HEADING = re.compile(r"^== (test_.*)\n", re.MULTILINE)
-TEMPORARY = re.compile(
-    rf"{re.escape(tempfile.gettempdir())}/pytest-of-[^/]+/pytest-\d+(?:/popen-gw\d+)?/[^/\s'\":,)]+"
-)
-TEST_LINE = re.compile(r"(\btests/[\w/]+\.py):\d+(?::\d+)?")
 # Of weights, which depend on the processor, and of all fields of a job.
 DIGEST = re.compile(r"(?<=BLAKE3 )[0-9a-f]{12}|(?<=, not )[0-9a-f]{12}(?=\.\.)")
 FINGERPRINT = re.compile(r"(\bruns/[\w./-]*?(?<!/step)-)[0-9a-f]{8}\b")
+SOURCE_LINE = re.compile(r"(\b(?:src|tests)/[\w/]+\.py):\d+(?::\d+)?")
+TRACEBACK = re.compile(r"(\n +Traceback) \(most recent call last\):(?:\n {6}.*)+")
 refusals_of_test: Counter[str] = Counter()
+temporary_folders = ""  # the folder of all `tmp_path`, from `conftest.py`
 
 
 @contextmanager
@@ -62,8 +60,9 @@ def refused(
 ) -> Iterator[pytest.ExceptionInfo[E]]:
     """Expect an error with the message stored for the running test.
 
-    Folders of `tmp_path` are stored as HERE, the repository as REPOSITORY, fingerprints of runs as
-    FINGERPRINT, and BLAKE3 digests as DIGEST.
+    An `Invalid` is stored with its valid values and advice, each of its parts after its place in
+    the value. Folders of `tmp_path` are stored as HERE, the repository as REPOSITORY, fingerprints
+    of runs as FINGERPRINT, and BLAKE3 digests as DIGEST.
     """
     with pytest.raises(kind) as caught:
         yield caught
@@ -73,15 +72,28 @@ def refused(
     number = refusals_of_test[node]
     test = test.replace("\n", " ") + (f" {number}" if number > 1 else "")
     path = (MESSAGES / Path(file).relative_to("tests")).with_suffix(".txt")
-    message = TEMPORARY.sub("HERE", str(caught.value)).replace(str(TESTS.parent), "REPOSITORY")
+    text = _in_full(caught.value) if isinstance(caught.value, Invalid) else str(caught.value)
+    message = re.sub(rf"{re.escape(temporary_folders)}/[^/\s'\":,)]+", "HERE", text)
+    message = message.replace(str(TESTS.parent), "REPOSITORY")
     message = FINGERPRINT.sub(r"\1FINGERPRINT", DIGEST.sub("DIGEST", message))
-    message = TEST_LINE.sub(r"\1:LINE", message)
+    message = TRACEBACK.sub(r"\1", SOURCE_LINE.sub(r"\1:LINE", message))
     message = "\n".join(line.rstrip() for line in message.strip("\n").split("\n"))
     if os.environ.get("SETPOINT_UPDATE_SNAPSHOTS") == "1":
         _store(path, test, message)
     stored = messages(path.read_text(encoding="utf-8") if path.is_file() else "")
     assert test in stored, f"no message is stored for {node}; see {__file__}"
     assert message == stored[test], f"the message of {node} differs from {path}"
+
+
+def _in_full(error: Invalid) -> str:
+    """The text of an error that reports would show with the path and value of a field."""
+    if error.call:
+        return str(error)
+    places = [".".join(map(str, part.at)) for part in error.parts]
+    return "\n".join(
+        f"{place}: {part.sentence}" if place else part.sentence
+        for place, part in zip(places, error.parts, strict=True)
+    )
 
 
 def messages(text: str) -> dict[str, str]:

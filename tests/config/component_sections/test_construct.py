@@ -5,12 +5,12 @@ from typing import Any
 import pytest
 
 import setpoint as sp
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.config.component_sections import Partial, partial
 from setpoint.config.composition import compose
 from setpoint.config.values.user_code import allow_imports
 
-from ...support.snapshots import compare
+from ...support.snapshots import compare, refused
 from ..helpers import placeless
 from . import targets
 from .sample import Net
@@ -20,7 +20,7 @@ HERE = targets.__name__
 
 
 def check_all(target: Any, **arguments: Any) -> Any:
-    """A component that nobody has held against its target yet."""
+    """A component whose arguments were not compared with its target yet."""
     section: Any = Partial(target=target)
     for name, value in arguments.items():
         setattr(section, name, value)
@@ -70,7 +70,6 @@ def test_typed_fields_are_handed_over_where_they_are_taken() -> None:
 
 
 def test_what_cannot_be_constructed_is_explained() -> None:
-    texts: list[str] = []
     section: Any
     for section in (
         check_all(targets.Part),
@@ -79,10 +78,8 @@ def test_what_cannot_be_constructed_is_explained() -> None:
         check_all("os.system", command="true"),
         Partial(target=f"{HERE}.NUMBER"),
     ):
-        with pytest.raises(SetpointError) as caught:
+        with refused():
             section.build()
-        texts.append(str(caught.value))
-    compare("config/component_sections/construct", placeless("\n".join(texts)))
 
 
 any_partial: Any = sp.partial

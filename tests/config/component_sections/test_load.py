@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import ImportPath, SetpointError
+from setpoint.config import ImportPath
 from setpoint.config.values.user_code import VARIABLE, allow_imports, allowed_modules
 
+from ...support.snapshots import refused
 from . import targets
 
 
@@ -25,7 +26,7 @@ from . import targets
     ],
 )
 def test_only_what_is_allowed_is_imported(text: str) -> None:
-    with pytest.raises(SetpointError, match="must not be imported; allowed: tests, torch.optim"):
+    with refused():
         ImportPath(text, ("torch.optim",)).load()
 
 
@@ -35,29 +36,25 @@ def test_a_refused_module_is_not_even_imported(
     (tmp_path / "never_imported.py").write_text("raise SystemExit('imported')\n")
     monkeypatch.syspath_prepend(tmp_path)
     path = ImportPath("never_imported.thing")
-    assert "never_imported.thing must not be imported" in path.refusal()
-    with pytest.raises(SetpointError):
+    with refused():
         path.load()
     assert path.loaded() is None
     assert "never_imported" not in sys.modules
 
 
 @pytest.mark.parametrize(
-    ("text", "words"),
+    "text",
     [
-        ("torch.optim.Adagard", "torch.optim has no 'Adagard'. Did you mean Adagrad?"),
-        ("torch.optim.adagrad", "is a module, which cannot be called"),
-        ("torch.optim.Adam.name.x", "has no 'name'"),
-        (
-            "tests.config.component_sections.targets.NUMBER",
-            "is an object of type int, which cannot be called",
-        ),
-        ("not_installed_anywhere.thing", "there is no module 'not_installed_anywhere'"),
+        "torch.optim.Adagard",
+        "torch.optim.adagrad",
+        "torch.optim.Adam.name.x",
+        "tests.config.component_sections.targets.NUMBER",
+        "not_installed_anywhere.thing",
     ],
 )
-def test_missing_modules_and_names_are_explained(text: str, words: str) -> None:
+def test_missing_modules_and_names_are_explained(text: str) -> None:
     trusted = ("torch.optim", "tests", "not_installed_anywhere")
-    with pytest.raises(SetpointError, match=words):
+    with refused():
         ImportPath(text, trusted).load()
 
 
@@ -72,9 +69,9 @@ def test_objects_of_the_program_need_no_permission(monkeypatch: pytest.MonkeyPat
     assert pickle.loads(pickle.dumps(path)).load() is targets.Part
     # A record of the program's run names it by its path.
     assert ImportPath(path.text).load() is targets.Part
-    with pytest.raises(SetpointError, match=r"no modules.*sp\.allow_imports\('colorsys'\)"):
+    with refused():
         ImportPath("colorsys.hsv_to_rgb").load()
-    with pytest.raises(SetpointError, match="allowed: no modules"):
+    with refused():
         ImportPath("torch.optim.Adagrad", ("torch.optim",)).load()
 
 

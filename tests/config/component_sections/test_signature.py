@@ -21,6 +21,7 @@ from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar, listed
 from setpoint.units import DType
 
+from ...support.snapshots import refused
 from . import targets
 from .targets import Part
 
@@ -69,21 +70,19 @@ def test_values_are_read_by_the_annotation(annotation: Any, value: object, expec
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "words"),
+    ("annotation", "value"),
     [
-        (float | torch.Tensor, "fast", "is not a float"),
-        (torch.Tensor, 3, "is not a Tensor, which is given as {type = 'import', target = ...}"),
-        (tuple[float, float], [1], "needs 2 items, got 1"),
-        (tuple[float, float], 3, "is not a tuple of 2"),
-        (Literal["a", "b"], "c", "is not one of the valid values"),
-        (int, 1.5, "is not an int"),
-        (int, None, "is not an int: got null"),
+        (float | torch.Tensor, "fast"),
+        (torch.Tensor, 3),
+        (tuple[float, float], [1]),
+        (tuple[float, float], 3),
+        (Literal["a", "b"], "c"),
+        (int, 1.5),
+        (int, None),
     ],
 )
-def test_values_that_do_not_fit_an_annotation_are_refused(
-    annotation: Any, value: object, words: str
-) -> None:
-    with pytest.raises(Invalid, match=words):
+def test_values_that_do_not_fit_an_annotation_are_refused(annotation: Any, value: object) -> None:
+    with refused(Invalid):
         read(annotation, value)
 
 

@@ -14,10 +14,9 @@ from ruamel.yaml import YAML
 
 from setpoint.config.files.read import parse
 from setpoint.config.files.write import checked, remark, write_json, write_toml, write_yaml
-from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.plain_data import PlainScalar, guess
 
-from ...support.snapshots import compare
+from ...support.snapshots import compare, refused
 from .strategies import COMMENTS, DATA, canonical, paths
 
 WRITERS = {"toml": write_toml, "yaml": write_yaml, "json": write_json}
@@ -107,16 +106,15 @@ def test_subclasses_become_what_they_stand_for():
 
 @pytest.mark.parametrize("format", WRITERS)
 def test_what_cannot_be_written(format):
-    for data, message in (
-        ({"a": [{"b": {1}}]}, "a[0].b: a set cannot be written"),
-        ({"a": {1: 2}}, "a: the key 1 is not text"),
-        ({"\ud800": 1}, "the text holds half a surrogate pair, which is not a character"),
-        ({"a": 10**4300}, "a: a number of more than 4300 digits cannot be written"),
-        (nested(65), ".".join("a" * 64) + ": nested deeper than 64 levels"),
+    for data in (
+        {"a": [{"b": {1}}]},
+        {"a": {1: 2}},
+        {"\ud800": 1},
+        {"a": 10**4300},
+        nested(65),
     ):
-        with pytest.raises(SetpointError) as caught:
+        with refused():
             WRITERS[format](data)
-        assert str(caught.value) == message
     assert parse(WRITERS[format](nested(64)), format, "f").data == nested(64)
 
 

@@ -14,7 +14,8 @@ from setpoint.config.values.node import chain_of
 from setpoint.config.words.errors import DeclarationError
 from setpoint.editor_schema.file_schema import json_schema
 
-from ..helpers import problems_of, write_record
+from ...support.snapshots import refused
+from ..helpers import write_record
 
 
 class Tracker(Config):
@@ -92,12 +93,9 @@ def test_sections_of_later_layers_get_it_below_what_these_say(
 
 
 def test_a_declared_variable_that_does_not_fit() -> None:
-    (problem,) = problems_of(lambda: compose(App, environ={"K2_RANK": "-1"}).resolve())
-    assert (problem.path, problem.origin) == ("tracker.rank", "environment variable K2_RANK")
-    (problem,) = problems_of(lambda: compose(App, environ={"MYAPP_OFF_RANK": "1"}).resolve())
-    assert problem.hint.startswith("Did you mean MYAPP__OFF__RANK?")
-    with pytest.raises(ConfigError, match="MYAPP__TRAKER"):
-        compose(App, environ={"MYAPP__TRAKER": "1"}).resolve()
+    for environ in ({"K2_RANK": "-1"}, {"MYAPP_OFF_RANK": "1"}, {"MYAPP__TRAKER": "1"}):
+        with refused(ConfigError):
+            compose(App, environ=environ).resolve()
 
 
 def test_help_and_schema_say_it() -> None:
@@ -110,5 +108,5 @@ def test_what_cannot_be_declared() -> None:
     class Hidden(Config):
         token: Secret | None = field(default=None, environment="TOKEN")
 
-    with pytest.raises(DeclarationError, match="gives one value that is not a secret"):
+    with refused(DeclarationError):
         compose(Hidden, flags=["token=env:X"]).resolve()

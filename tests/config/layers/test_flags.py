@@ -6,6 +6,7 @@ from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.layers.flags import Word, read_flags
 
+from ...support.snapshots import refused
 from ..helpers import flag_problems, resolved
 from ..sample import Job, Recurrent
 
@@ -23,25 +24,24 @@ def test_switches_need_no_value() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "message"),
+    "flags",
     [
-        (["--seed"], "--seed needs a value. Write --seed VALUE or --seed=VALUE."),
-        (["--seed", "--name=x"], "--seed needs a value"),
-        (["--optimizer.nestrov"], "needs a value. Did you mean optimizer.nesterov?"),
-        (["stray"], "unexpected argument 'stray'; an override is written --section.field value"),
-        (["-x"], "unexpected argument '-x'"),
-        (["-x=3"], "unexpected argument '-x=3'"),
-        (["=3"], "unexpected argument '=3'"),
-        ([""], "unexpected argument ''"),
-        (["--no-deterministic", "maybe"], "--no-deterministic accepts no value, got 'maybe'"),
-        (["--user.no-x"], "--user.no-x needs a value"),
-        (["--optimizer.no-nesterov"], "Did you mean --no-optimizer.nesterov?"),
+        "--seed",
+        "--seed --name=x",
+        "--optimizer.nestrov",
+        "stray",
+        "-x",
+        "-x=3",
+        "=3",
+        "",
+        "--no-deterministic maybe",
+        "--user.no-x",
+        "--optimizer.no-nesterov",
     ],
 )
-def test_words_that_are_no_overrides_are_refused(flags: list[str], message: str) -> None:
-    with pytest.raises(SetpointError) as caught:
-        compose(Job, flags=flags)
-    assert message in str(caught.value)
+def test_words_that_are_no_overrides_are_refused(flags: str) -> None:
+    with refused():
+        compose(Job, flags=flags.split(" "))
 
 
 def test_a_later_flag_beats_an_earlier_one_also_for_whole_sections() -> None:

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from setpoint.config import Invalid
-from setpoint.config.words.errors import SetpointError
 from setpoint.config.words.plain_data import PlainScalar, guess
 from setpoint.config.words.text import parse_flow, parse_list
+
+from ...support.snapshots import refused
 
 
 @pytest.mark.parametrize(
@@ -36,26 +37,25 @@ def test_words_are_to_be_read_by_type_and_quoted_texts_are_not() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "message"),
+    "text",
     [
-        ("[1", "position 3: the list is not closed by ]"),
-        ("{a}", "position 3: expected = or : after the key"),
-        ("{a: 1, a: 2}", "position 10: a key is given twice"),
-        ("[1] 2", "position 5: unexpected text after the value"),
-        ("['a", "the text is not closed by '"),
-        ('["\\q"]', "invalid \\escape"),
-        ('["\\u1_00"]', "invalid \\uxxxx escape"),
-        ('["\\ud800"]', "half a surrogate pair"),
-        ("[,]", "expected a value"),
-        ("[${a]", "the reference is not closed"),
-        ("[a 'b']]", "unexpected text"),
-        ("[" * 40, "nested deeper than 32 levels"),
+        "[1",
+        "{a}",
+        "{a: 1, a: 2}",
+        "[1] 2",
+        "['a",
+        '["\\q"]',
+        '["\\u1_00"]',
+        '["\\ud800"]',
+        "[,]",
+        "[${a]",
+        "[a 'b']]",
+        "[" * 40,
     ],
 )
-def test_broken_values_are_refused_with_their_position(text: str, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+def test_broken_values_are_refused_with_their_position(text: str) -> None:
+    with refused(Invalid):
         parse_flow(text)
-    assert message in str(caught.value)
 
 
 PLAIN = st.recursive(
@@ -124,15 +124,15 @@ def test_everything_else_is_text(text):
 
 
 def test_hexadecimal_digits_that_stand_for_more_decimal_ones_are_refused():
-    with pytest.raises(SetpointError, match="more digits than can be written"):
+    with refused():
         guess(PlainScalar("0x" + "f" * 4200))
     assert guess(PlainScalar("0x" + "f" * 3500)) == 16**3500 - 1
-    with pytest.raises(SetpointError, match="5000 digits"):
+    with refused():
         guess(PlainScalar("1" * 5000))
 
 
 def test_a_number_beyond_floats_is_refused():
     for text in ("1e999", "-1e999", "1" + "0" * 400 + "."):
-        with pytest.raises(SetpointError, match="too large for a floating-point number"):
+        with refused():
             guess(PlainScalar(text))
     assert guess(PlainScalar("-.inf")) == -math.inf

@@ -15,7 +15,7 @@ from setpoint.config import Config, SetpointError, resolve
 from setpoint.config.types.compiler import compile_annotation
 from setpoint.units import Period
 
-from ...support.snapshots import compare
+from ...support.snapshots import refused
 from ..sample import Batch, Experts
 from .test_default import wrong
 
@@ -24,9 +24,7 @@ def test_a_name_that_is_not_there_at_run_time_is_explained() -> None:
     class Root(Config):
         x: Nowhere  # noqa: F821
 
-    with pytest.raises(
-        TypeError, match=r"Root\.x: the annotation 'Nowhere' cannot be read: name 'Nowhere'"
-    ):
+    with refused(TypeError):
         _ = Root.__setpoint__.fields["x"].type
 
 
@@ -62,13 +60,10 @@ def test_other_annotations_are_refused_with_what_is_valid() -> None:
         *(datetime.date, Iterator[int], type(None), int | bytes),
         *(Batch | int, Batch | Experts, [1], type("Other", (), {})),
     ]
-    texts: list[str] = []
     for kind in kinds:
-        with pytest.raises(TypeError) as caught:
+        with refused(TypeError) as caught:
             compile_annotation(kind, "Job.x")
         assert isinstance(caught.value, SetpointError)
-        texts.append(str(caught.value))
-    compare("config/annotations", "\n".join(texts))
 
 
 @pytest.mark.parametrize("text", ["Nowhere", "int[3]", "list[set[int]] | None", "bytes"])
@@ -80,7 +75,7 @@ def test_annotations_of_fields_that_are_never_set_are_checked(text: str) -> None
         "x": None,
     }
     meta: Any = type(Config)
-    with pytest.raises(SetpointError, match=r"Wrong\.x: "):
+    with refused():
         resolve(meta("Wrong", (Config,), namespace)())
 
 
@@ -110,22 +105,20 @@ def test_names_mean_what_their_module_says(
         assert fields[name].type.describe() == expected.describe()
 
 
-WRONG: list[tuple[object, dict[str, Any], str]] = [
-    (str, {"default": "a", "ge": 1}, "and this is a str"),
-    (Period, {"default": Period("1 step"), "ge": 1}, "apply to numbers"),
-    (tuple[int, ...], {"default": (1,), "ge": 1}, "for items, use item_gt"),
-    (int, {"default": 1, "pattern": "a"}, "a pattern applies to str, and this is an int"),
-    (str, {"default": "a", "pattern": "["}, r"the pattern '\[' is not a regular expression"),
-    (str | None, {"default": None, "pattern": "["}, "is not a regular expression"),
-    (int, {"default": 1, "item_ge": 1}, "apply to lists and mappings of numbers"),
-    (list[str], {"factory": list, "item_ge": 1}, "apply to lists and mappings of numbers"),
-]
-
-
-@pytest.mark.parametrize(("kind", "options", "message"), WRONG)
-def test_annotations_that_no_value_fits_are_refused(
-    kind: object, options: dict[str, Any], message: str
-) -> None:
-    with pytest.raises(SetpointError, match=message) as caught:
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (str, {"default": "a", "ge": 1}),
+        (Period, {"default": Period("1 step"), "ge": 1}),
+        (tuple[int, ...], {"default": (1,), "ge": 1}),
+        (int, {"default": 1, "pattern": "a"}),
+        (str, {"default": "a", "pattern": "["}),
+        (str | None, {"default": None, "pattern": "["}),
+        (int, {"default": 1, "item_ge": 1}),
+        (list[str], {"factory": list, "item_ge": 1}),
+    ],
+    ids=str,
+)
+def test_annotations_that_no_value_fits_are_refused(kind: object, options: dict[str, Any]) -> None:
+    with refused():
         resolve(wrong(kind, **options)())
-    assert "Wrong.x: " in str(caught.value)

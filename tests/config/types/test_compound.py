@@ -8,12 +8,13 @@ import pytest
 from setpoint.config import Invalid, Secret, ref
 from setpoint.config.types.base import read_item
 from setpoint.config.types.compiler import compile_annotation
-from setpoint.config.types.compound import SectionType, kind_at
+from setpoint.config.types.compound import kind_at
 from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar
 from setpoint.units import Duration, Period
 
-from ..sample import Batch, OptimizerConfig
+from ...support.snapshots import refused
+from ..sample import Batch
 
 ORIGIN = Origin(PROGRAM)
 W = PlainScalar
@@ -55,39 +56,34 @@ def test_values_that_fit_are_stored(annotation: Any, value: object, stored: obje
 
 
 @pytest.mark.parametrize(
-    ("annotation", "value", "at", "message"),
+    ("annotation", "value"),
     [
-        (tuple[int, ...], "1,2", (), "is not a list of values, each an int: got '1"),
-        (tuple[int, ...], {"a": 1}, (), "is not a list"),
-        (tuple[int, ...], [1, "x", 2.5], (1,), "is not an int: got 'x'"),
-        (tuple[int, ...], W("1,x"), (1,), "is not an int: got x"),
-        (tuple[float, float], [1], (), "needs 2 items, got 1"),
-        (dict[str, int], [1], (), "is not a mapping from str to values, each an int"),
-        (dict[str, int], {"a": "x"}, ("a",), "is not an int"),
-        (dict[str, int], {1: 1}, (), "has a key that is not a str: 1"),
-        (dict[str, int], {"\ud800": 1}, (), "has a key that cannot be written"),
-        (dict[str, Batch], {"a.b": {}}, (), "cannot be part of a dotted path"),
-        (dict[str, Batch], {"a": {"size": 0}}, ("a", "size"), "is out of range"),
-        (dict[str, Batch], W("{a: {size: 0"), (), "is not closed"),
-        (int | Literal["auto"], W("aut"), (), "is not an int or one of: auto: got aut"),
-        (tuple[tuple[int, ...], ...], [[1], [2, "x"]], (1, 1), "is not an int"),
-        (tuple[int, ...], ["${a}$"], (0,), "is not a reference: it must be the whole value"),
-        (tuple[Secret, ...], ["${a}"], (0,), "is not a reference to a secret"),
+        (tuple[int, ...], "1,2"),
+        (tuple[int, ...], {"a": 1}),
+        (tuple[int, ...], [1, "x", 2.5]),
+        (tuple[int, ...], W("1,x")),
+        (tuple[float, float], [1]),
+        (dict[str, int], [1]),
+        (dict[str, int], {"a": "x"}),
+        (dict[str, int], {1: 1}),
+        (dict[str, int], {"\ud800": 1}),
+        (dict[str, Batch], {"a.b": {}}),
+        (dict[str, Batch], {"a": {"size": 0}}),
+        (dict[str, Batch], W("{a: {size: 0")),
+        (int | Literal["auto"], W("aut")),
+        (tuple[tuple[int, ...], ...], [[1], [2, "x"]]),
+        (tuple[int, ...], ["${a}$"]),
+        (tuple[Secret, ...], ["${a}"]),
     ],
 )
-def test_values_that_do_not_fit_are_refused(
-    annotation: Any, value: object, at: object, message: str
-) -> None:
-    with pytest.raises(Invalid) as caught:
+def test_values_that_do_not_fit_are_refused(annotation: Any, value: object) -> None:
+    with refused(Invalid):
         read(annotation, value)
-    assert caught.value.parts[0].at == at
-    assert message in str(caught.value.parts[0])
 
 
 def test_every_wrong_item_is_named() -> None:
-    with pytest.raises(Invalid) as caught:
+    with refused(Invalid):
         read(dict[str, tuple[int, ...]], {"a": [1, "x"], "b": ["y", 2.5], 3: []})
-    assert [part.at for part in caught.value.parts] == [("a", 1), ("b", 0), ("b", 1), ()]
 
 
 def test_the_items_with_their_types() -> None:
@@ -125,7 +121,3 @@ def test_secrets_are_no_references() -> None:
         with pytest.raises(Invalid) as caught:
             read_item(compile_annotation(Secret, "here"), value, ORIGIN)
         assert caught.value.secret
-
-
-FAMILY = SectionType((OptimizerConfig,))
-FIXED = SectionType((Batch,))

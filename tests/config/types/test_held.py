@@ -9,6 +9,7 @@ import pytest
 from setpoint.config import ConfigError, SetpointError, resolve
 from setpoint.config.values.containers import FrozenDict, FrozenList, last_change
 
+from ...support.snapshots import refused
 from ..sample import Job
 
 
@@ -29,9 +30,9 @@ def test_every_way_into_a_list_is_checked() -> None:
         lambda: tags.__setitem__(0, 1),
         lambda: tags.__setitem__(slice(0, 1), [1]),
     ):
-        with pytest.raises(ConfigError, match="is not a str: got 1"):
+        with refused(ConfigError):
             action()
-    with pytest.raises(SetpointError, match="cannot be multiplied"):
+    with refused():
         tags *= 2
     assert tags == ["f", "g", "h", "b", "d", "e"]
 
@@ -68,9 +69,9 @@ def test_every_way_into_a_mapping_is_checked() -> None:
         lambda: limits.__ior__({"a": "x"}),
         lambda: limits.setdefault("g", "x"),
     ):
-        with pytest.raises(ConfigError, match="is not a float: got 'x'"):
+        with refused(ConfigError):
             action()
-    with pytest.raises(ConfigError, match="a key that is not a str"):
+    with refused(ConfigError):
         limits[3] = 1.0
     assert limits.pop("f") == 6.0
     del limits["e"]
@@ -95,7 +96,7 @@ def test_frozen_containers_refuse_every_change() -> None:
         (limits, "__ior__", ({"a": 2},)),
     ]  # fmt: skip
     for held, name, args in changes:
-        with pytest.raises(SetpointError, match="immutable"):
+        with pytest.raises(SetpointError):
             getattr(held, name)(*args)
     assert (tags, limits) == (["a"], {"a": 1.0})
     assert hash(tags) == hash(FrozenList(["a"]))

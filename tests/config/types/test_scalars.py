@@ -27,6 +27,7 @@ from setpoint.config.values.origin import PROGRAM, Origin
 from setpoint.config.words.plain_data import PlainScalar, unescaped
 from setpoint.units import Duration, Period
 
+from ...support.snapshots import refused
 from ..sample import Mode
 
 ORIGIN = Origin(PROGRAM)
@@ -74,40 +75,38 @@ def test_values_that_fit_are_stored(kind: FieldType, value: Any, stored: Any) ->
 
 
 @pytest.mark.parametrize(
-    ("kind", "value", "message"),
+    ("kind", "value"),
     [
-        (IntType(), 7.0, "is not an int: got 7.0"),
-        (IntType(), W("7.9"), "is not an int: got 7.9"),
-        (IntType(), W("9" * 5000), "has more digits than can be written"),
-        (IntType(), W("0x1G"), "is not an int"),
-        (IntType(), "7", "is not an int: got '7'"),
-        (IntType(), True, "is not an int: got true"),
-        pytest.param(IntType(), 10**5000, "has more digits than can be written", id="huge"),
-        (FloatType(), "1.0", "is not a float: got '1.0'"),
-        (FloatType(), W("1.0_5"), "is not a float: got 1.0_5"),
-        (IntType(), W("\uff15"), "is not an int: got \uff15"),
-        (IntType(), W("1_0"), "is not an int: got 1_0"),
-        (FloatType(), W("nan"), "is nan, which a configuration cannot contain"),
-        (FloatType(), W("1e999"), "is too large for a floating-point number"),
-        pytest.param(FloatType(), 10**400, "is too large for a floating-point", id="float"),
-        (BoolType(), 1, "is not a bool: got 1"),
-        (BoolType(), "true", "is not a bool: got 'true'"),
-        (BoolType(), W("ture"), "is not a bool: got ture"),
-        (StrType(), 3, "is not a str: got 3"),
-        (StrType(), Colour.RED, "is not a str"),
-        (StrType(), "\ud800", "is not valid Unicode"),
-        (PathType(), "", "is not a path"),
-        (PathType(), "a\0b", "is not a path"),
-        (CHOICE, "3", "is not one of the valid values: got '3'"),
-        (CHOICE, W("aut"), "is not one of the valid values: got aut"),
-        (EnumType(Mode), "fast", "is not one of the valid values: got 'fast'"),
+        (IntType(), 7.0),
+        (IntType(), W("7.9")),
+        pytest.param(IntType(), W("9" * 5000), id="many digits"),
+        (IntType(), W("0x1G")),
+        (IntType(), "7"),
+        (IntType(), True),
+        pytest.param(IntType(), 10**5000, id="huge"),
+        (FloatType(), "1.0"),
+        (FloatType(), W("1.0_5")),
+        (IntType(), W("\uff15")),
+        (IntType(), W("1_0")),
+        (FloatType(), W("nan")),
+        (FloatType(), W("1e999")),
+        pytest.param(FloatType(), 10**400, id="float"),
+        (BoolType(), 1),
+        (BoolType(), "true"),
+        (BoolType(), W("ture")),
+        (StrType(), 3),
+        (StrType(), Colour.RED),
+        (StrType(), "\ud800"),
+        (PathType(), ""),
+        (PathType(), "a\0b"),
+        (CHOICE, "3"),
+        (CHOICE, W("aut")),
+        (EnumType(Mode), "fast"),
     ],
 )
-def test_values_that_do_not_fit_are_refused(kind: FieldType, value: Any, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+def test_values_that_do_not_fit_are_refused(kind: FieldType, value: Any) -> None:
+    with refused(Invalid):
         kind.read(value, ORIGIN)
-    assert message in str(caught.value)
-    assert len(str(caught.value)) < 200
 
 
 def test_a_path_called_null_is_written_so_that_it_reads_back() -> None:
@@ -134,14 +133,16 @@ def test_any_value_is_taken_or_refused(kind: FieldType, value: Any) -> None:
     ("text", "value"), [("0x1F", 31), ("0X1f", 31), ("0o17", 15), ("0b101", 5), ("-0x10", -16)]
 )
 def test_prefixes_mean_in_flags_and_yaml_what_they_mean_in_toml(text: str, value: int) -> None:
-    origin = Origin(PROGRAM)
-    assert IntType().read(PlainScalar(text), origin) == value
-    assert FloatType().read(PlainScalar(text), origin) == value
+    assert IntType().read(PlainScalar(text), ORIGIN) == value
+    assert FloatType().read(PlainScalar(text), ORIGIN) == value
+
+
+def test_wrong_digits_after_a_prefix_are_refused() -> None:
     for wrong in ("0x", "0xg", "x1F", "0o8", "0b2", "0x" + "f" * 4000):
-        with pytest.raises(Invalid):
-            IntType().read(PlainScalar(wrong), origin)
-    with pytest.raises(Invalid, match="too large"):
-        FloatType().read(PlainScalar("0x" + "f" * 400), origin)
+        with refused(Invalid):
+            IntType().read(PlainScalar(wrong), ORIGIN)
+    with refused(Invalid):
+        FloatType().read(PlainScalar("0x" + "f" * 400), ORIGIN)
 
 
 class Fraction(str):

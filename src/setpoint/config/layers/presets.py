@@ -212,11 +212,10 @@ def _read_arguments(
     try:
         return _arguments(function, inside if opened else ")", skip)
     except Invalid as error:
-        # The typed text may contain a secret.
-        secret = any(part.secret for part in error.parts)
-        shown = f"{title.rpartition(' ')[0]} {name.strip()!r}".strip() if secret else title
+        if any(part.secret for part in error.parts):  # the parameters may contain a secret
+            title = title.replace(repr(text), repr(name.strip())).replace(text, name.strip())
         reasons = "; ".join(part.message for part in error.parts)
-        raise SetpointError(f"{shown}: {reasons}") from None
+        raise SetpointError(f"{title}: {reasons}") from None
 
 
 def _arguments(function: Callable[..., object], inside: str, skip: int) -> dict[str, Any]:

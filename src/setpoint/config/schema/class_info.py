@@ -356,7 +356,7 @@ def _faults_of_class(cls: Any, namespace: Mapping[str, Any]) -> Iterator[str]:
     mro: tuple[type, ...] = cls.__mro__
     for key in ("__init__", "__post_init__", "__slots__"):
         if namespace.get(key):
-            yield f".{key} has no effect in a config class; write fields, @derive and @check"
+            yield f".{key} has no effect in a config class; write fields, @derive and @rule"
     known = set(_annotations(namespace)).union(
         *((*vars(base), *_annotations(vars(base))) for base in mro[1:])
     )

@@ -246,7 +246,7 @@ def _compile(info: FieldInfo) -> FieldType:
         ) from None
     name_containers(kind, f"{info.owner.__name__}.{info.name}")
     for fault in _misplaced_options(info, kind):
-        raise DeclarationError(f"{info.full_name}: {fault}, and this is {kind.describe()}")
+        raise DeclarationError(f"{info.full_name}: {fault}; the field is {kind.describe()}")
     return kind
 
 
@@ -268,7 +268,7 @@ def _misplaced_options(info: FieldInfo, kind: FieldType) -> list[str]:
     """Find options that do not apply to the type."""
     bounds, numbers, faults = info.bounds, (int, float), list[str]()
     if bounds is not None and bounds.limited and not _may_be(kind, numbers):
-        faults.append("gt, ge, lt and le apply to numbers; for items, use item_gt and so on")
+        faults.append("gt, ge, lt and le apply to numbers (item_gt, item_ge, ... to items)")
     if bounds is not None and bounds.pattern is not None:
         if not _may_be(kind, (str,)):
             faults.append("a pattern applies to str")
@@ -277,7 +277,7 @@ def _misplaced_options(info: FieldInfo, kind: FieldType) -> list[str]:
         except re.error as error:
             faults.append(f"the pattern {bounds.pattern!r} is not a regular expression: {error}")
     if info.item_bounds is not None and not any(_may_be(item, numbers) for item in _items(kind)):
-        faults.append("item_gt and so on apply to lists and mappings of numbers")
+        faults.append("item_gt, item_ge, ... apply to lists and mappings of numbers")
     if info.environment is not None and (kind.is_secret() or section_classes(kind)):
         faults.append(f"environment={info.environment!r} gives one value that is not a secret")
     return faults

@@ -453,7 +453,9 @@ def _plain(given: object) -> Any:
         if value.bit_length() > MAX_BITS:
             raise Invalid(TOO_MANY_DIGITS)
         return int(value)
-    raise Invalid(f"is not plain data: a {type(value).__name__} cannot be written to a file")
+    raise Invalid(
+        f"is not plain data: an object of type {type(value).__name__} cannot be written to a file"
+    )
 
 
 def _read_text(text: PlainScalar) -> object:

@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from enum import Enum
 from itertools import islice
+from types import BuiltinFunctionType, FunctionType
 from typing import Any, cast
 
 from .errors import Invalid, Problem, hide_secrets
@@ -117,6 +118,8 @@ def for_error(value: object, limit: int | None = MAX_LENGTH, level: int = 0) -> 
         text = repr(str(value))
     elif isinstance(value, type):
         text = f"the class {value.__name__}"
+    elif isinstance(value, FunctionType | BuiltinFunctionType):
+        text = f"the function {value.__name__}"
     else:
         text = " ".join(repr(value).split())
         kind, name = type(value).__name__.lower(), text.lower().partition("(")[0]
