@@ -24,7 +24,7 @@ import torch
 
 from harness import Report, forget_peak, memory_line
 from setpoint.adapter.config import QLoRA
-from setpoint.adapter.quantize.weight import quantize_base
+from setpoint.adapter.quantized_weight import quantize_base
 from setpoint.adapter.targets import quantized_sites, sites_of
 from setpoint.checkpoint.repartition import convert
 from setpoint.checkpoint.store import CheckpointStore

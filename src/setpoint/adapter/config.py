@@ -1,18 +1,188 @@
-"""The section `adapter`: low-rank adapters, where they go, and when they are merged."""
+"""The section `adapter`: low-rank adapters, the format of frozen base weights, and merges."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from math import inf
-from typing import ClassVar, Literal
+from importlib.util import find_spec
+from math import ceil, inf
+from typing import ClassVar, Final, Literal
 
-from setpoint.adapter.quantize.config import NF4, Quantization
-from setpoint.config import Config, Problem, dead, field, rule
+from setpoint.config import RUNTIME, Config, Problem, dead, field, rule
+from setpoint.shapes.parameter import Form
 from setpoint.shapes.patterns import is_pattern, pattern_problems
 from setpoint.units import Length, Period
 
 PATTERNS = ("query", "feed_forward")
 """Valid values in place of an empty pattern."""
+
+SCALES_PER_SCALE: Final = 256
+"""Group size of scales in double quantization."""
+MX_BLOCK: Final = 32
+"""Weights per scale of MXFP4."""
+KERNELS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+"""Block sizes of NF4 that bitsandbytes has kernels for."""
+
+
+def has_bitsandbytes() -> bool:
+    """True if bitsandbytes is installed."""
+    return find_spec("bitsandbytes") is not None
+
+
+class Noise(Config):
+    """Adaptive quantization noise (AQN; QeRL, Huang et al., 2025), in training only.
+
+    W' = dequantized W + alpha * half a quantization step * N(0, 1), elementwise, drawn in each step
+    from the seed, the step and the module's name.
+    """
+
+    alpha: float = field(default=1.0, gt=0, lt=inf)
+    """Noise standard deviation, in units of half a quantization step."""
+
+    final_alpha: float | None = field(default=None, gt=0, lt=inf)
+    """Final alpha, reached after decay_steps and then kept; null: alpha is constant."""
+
+    decay: Literal["exponential", "linear"] = "exponential"
+    """Curve from alpha to final_alpha."""
+
+    decay_steps: int = field(default=1000, ge=1)
+    """Number of steps over which alpha decays to final_alpha."""
+
+    @dead("decay", "decay_steps")
+    def _decay_is_dead(self) -> str | None:
+        return "alpha is constant: final_alpha is null" if self.final_alpha is None else None
+
+    def alpha_at(self, step: int) -> float:
+        """Standard deviation in a step.
+
+        Arguments:
+            step: number of earlier steps.
+        """
+        if self.final_alpha is None:
+            return self.alpha
+        share = min(1.0, step / self.decay_steps)
+        if self.decay == "linear":
+            return self.alpha + share * (self.final_alpha - self.alpha)
+        return self.alpha * (self.final_alpha / self.alpha) ** share
+
+
+class Quantization(Config):
+    """Base of quantization sections: base weights in few bits, with scales per block."""
+
+    exclude: tuple[str, ...] = ()
+    """Linear layers and experts that stay unquantized, in addition to the output matrix (lm_head)
+    and routers: regular expressions searched in names as in adapter.targets."""
+
+    noise: Noise | None = None
+    """Quantization noise in training (AQN); null: none."""
+
+    def form(self, columns: int) -> Form:
+        """Quantization format of a matrix with this number of columns."""
+        raise TypeError(f"{type(self).__name__} does not define its format")
+
+    @property
+    def columns(self) -> int | None:
+        """Columns of a block; None: a whole row."""
+        return self.form(0).block[1] or None
+
+    @property
+    def rows(self) -> int:
+        """Rows of a block."""
+        return self.form(0).block[0]
+
+    def stored_bytes(self, rows: int, columns: int) -> int:
+        """Bytes of a matrix: codes of 4 or 8 bits, and scales."""
+        form = self.form(columns)
+        blocks = (rows // form.block[0]) * (columns // form.block[1])
+        if form.nested:
+            scales = blocks + 4 * ceil(blocks / form.nested) + 4
+        else:
+            scales = {"float": 4 * blocks, "exponent": blocks, "e4m3": blocks + 4}[form.scales]
+        return rows * columns // (2 if form.numbers in ("nf4", "e2m1") else 1) + scales
+
+    @rule
+    def _check_exclude(self) -> Iterator[Problem]:
+        for index, pattern in enumerate(self.exclude):
+            yield from pattern_problems(f"exclude.{index}", pattern)
+
+
+class NF4(Quantization, type="nf4"):
+    """4-bit NormalFloat (QLoRA, Dettmers et al., 2023): quantiles of a normal distribution."""
+
+    group_size: int = field(default=64, ge=2)
+    """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
+
+    double: bool = True
+    """Double quantization: scales in 8 bits, with an fp32 scale per 256 of them."""
+
+    backend: Literal["auto", "torch", "bitsandbytes"] = field(default="auto", role=RUNTIME)
+    """Library that quantizes and dequantizes; auto: bitsandbytes on a GPU where it is installed,
+    else torch."""
+
+    def form(self, columns: int) -> Form:
+        return Form("nf4", (1, self.group_size), nested=SCALES_PER_SCALE * self.double)
+
+    def backend_on(self, device: str) -> str:
+        """The library that quantizes and dequantizes on a type of device."""
+        if self.backend != "auto":
+            return self.backend
+        fits = self.group_size in KERNELS and device == "cuda"
+        return "bitsandbytes" if fits and has_bitsandbytes() else "torch"
+
+    @rule
+    def _check_group_size(self) -> Iterator[Problem]:
+        yield from _odd(self.group_size)
+
+
+class Int8(Quantization, type="int8"):
+    """8-bit integers, symmetric: scales are the largest magnitude of a block / 127."""
+
+    group_size: int | None = field(default=None, ge=1)
+    """Weights of a row that share a scale, a divisor of the number of inputs; null: the whole
+    row."""
+
+    def form(self, columns: int) -> Form:
+        return Form("int8", (1, self.group_size or columns))
+
+
+class FP8(Quantization, type="fp8"):
+    """8-bit floats (E4M3) in square blocks: scales are the largest magnitude / 448."""
+
+    group_size: int = field(default=128, ge=1)
+    """Block size: a square block of weights shares a scale; divides both dimensions of a matrix."""
+
+    def form(self, columns: int) -> Form:
+        return Form("e4m3", (self.group_size, self.group_size))
+
+
+class NVFP4(Quantization, type="nvfp4"):
+    """4-bit floats (E2M1) with an E4M3 scale per block and an fp32 scale of the matrix."""
+
+    group_size: int = field(default=16, ge=2)
+    """Weights of a row that share a scale; even, and a divisor of the number of inputs."""
+
+    def form(self, columns: int) -> Form:
+        return Form("e2m1", (1, self.group_size), "e4m3")
+
+    @rule
+    def _check_group_size(self) -> Iterator[Problem]:
+        yield from _odd(self.group_size)
+
+
+class MXFP4(Quantization, type="mxfp4"):
+    """4-bit floats (E2M1) with a power of two per 32 weights of a row (OCP MX), as in GPT-OSS."""
+
+    def form(self, columns: int) -> Form:
+        return Form("e2m1", (1, MX_BLOCK), "exponent")
+
+
+def _odd(size: int) -> Iterator[Problem]:
+    """Report blocks that would end in the middle of a byte."""
+    if size % 2:
+        yield Problem(
+            "group_size",
+            f"{size} is odd, but two weights are stored in each byte",
+            valid=(str(size - 1), str(size + 1)),
+        )
 
 
 class Merge(Config):

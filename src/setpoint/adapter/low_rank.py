@@ -12,7 +12,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from setpoint.adapter.config import AdapterConfig
-from setpoint.adapter.quantize.weight import class_with, make_dense, quantize_base
+from setpoint.adapter.quantized_weight import class_with, make_dense, quantize_base
 from setpoint.adapter.targets import (
     CHILD,
     AdapterTarget,

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import groupby
-from math import prod
+from math import gcd, log, prod
 from types import MappingProxyType
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
-from setpoint.adapter.config import AdapterConfig
-from setpoint.adapter.quantize.config import quantize_problems
-from setpoint.config import Problem
-from setpoint.shapes.parameter import Kind, Parameter
+from setpoint.adapter.config import (
+    KERNELS,
+    MX_BLOCK,
+    NF4,
+    SCALES_PER_SCALE,
+    AdapterConfig,
+    Quantization,
+    has_bitsandbytes,
+)
+from setpoint.config import Caution, Problem, plural
+from setpoint.shapes.parameter import Form, Kind, Parameter
 from setpoint.shapes.patterns import (
     examples,
     first_match,
@@ -22,7 +31,7 @@ from setpoint.shapes.patterns import (
 )
 from setpoint.units.size import in_units
 
-Form = Literal["linear", "embedding", "experts"]
+SiteForm = Literal["linear", "embedding", "experts"]
 LEFT_OUT: tuple[Kind, ...] = ("output",)
 """Kinds that are not adapted unless `exclude` is given. Routers (MoE gates) never are."""
 CHILD = "adapter"
@@ -47,7 +56,7 @@ class Site(NamedTuple):
     """
 
     path: str
-    form: Form
+    form: SiteForm
     inputs: int
     outputs: int
     kind: Kind
@@ -254,6 +263,12 @@ def adapter_problems(
     ranks = [item.pattern for item in config.ranks]
     yield from untaken("ranks", ranks, adapted, "adapted modules", SHOWN)
     yield from _wrong_ranks(config, targets)
+    if config.quantize is not None:
+        matrices = {site.path: site.matrix for site in sites if _can_be_quantized(site)}
+        for problem in _quantize_problems(config.quantize, matrices):
+            problem.path = f"quantize.{problem.path}".rstrip(".")
+            problem.also = tuple(f"quantize.{path}" for path in problem.also)
+            yield problem
     yield from _train_problems(config, parameters, sites, targets)
     outputs = [target.site.path for target in targets if target.site.kind == "output"]
     if config.dropout and outputs:
@@ -323,14 +338,8 @@ def _train_problems(
     sites: Sequence[Site],
     targets: Sequence[AdapterTarget],
 ) -> Iterator[Problem]:
-    """Find invalid `quantize`, and patterns of `train` that match adapted or quantized weights."""
+    """Find patterns of `train` that match adapted or quantized weights."""
     quantized = {site.weight for site in quantized_sites(config, sites)}
-    if config.quantize is not None:
-        matrices = {site.path: site.matrix for site in sites if _can_be_quantized(site)}
-        for problem in quantize_problems(config.quantize, matrices):
-            problem.path = f"quantize.{problem.path}".rstrip(".")
-            problem.also = tuple(f"quantize.{path}" for path in problem.also)
-            yield problem
     adapted = {target.site.weight for target in targets}
     names = [parameter.name for parameter in parameters]
     free = [name for name in names if name not in adapted | quantized]
@@ -450,3 +459,166 @@ def report_of(described: Described, trained_width: int, frozen_width: int) -> Ad
         sum(few),
         quantized_bytes,
     )
+
+
+ROUNDED_AGAIN: Final = "base-rounded-again"
+LEFT_DENSE: Final = "dense-layers-quantized"
+UNJOINED: Final = "the layer in adapter.quantize.exclude, or another format"
+
+
+def _backend_problems(config: Quantization) -> Iterator[Problem]:
+    """Report a missing bitsandbytes or block size; paths are relative to the section."""
+    if not isinstance(config, NF4) or config.backend != "bitsandbytes":
+        return
+    if not has_bitsandbytes():
+        yield Problem(
+            "backend",
+            "the package bitsandbytes is not installed (pip install bitsandbytes)",
+            valid=("auto", "torch"),
+        )
+    if config.group_size not in KERNELS:
+        yield Problem(
+            "group_size",
+            f"bitsandbytes has no blocks of {config.group_size}",
+            valid=tuple(map(str, KERNELS)),
+            also=("backend",),
+        )
+
+
+def _quantize_problems(
+    config: Quantization, matrices: Mapping[str, tuple[int, int]]
+) -> Iterator[Problem]:
+    """Find values that do not suit the layers of a model; paths are relative to the section.
+
+    Arguments:
+        matrices: rows and columns of quantizable layers, by name.
+    """
+    yield from _backend_problems(config)
+    population = "layers that can be quantized"
+    yield from unmatched("exclude", config.exclude, list(matrices), population, SHOWN)
+    quantized = {
+        name: shape for name, shape in matrices.items() if not matches(config.exclude, name)
+    }
+    if not quantized:
+        yield Problem("exclude" if config.exclude else "", "leaves no linear layer to quantize")
+    size = config.columns or 1
+    wrong = {
+        name: (rows, columns)
+        for name, (rows, columns) in quantized.items()
+        if columns % size or rows % config.rows
+    }
+    if wrong:
+        name, (rows, columns) = next(iter(wrong.items()))
+        more = f", nor those of {plural(len(wrong) - 1, 'other layer')}" if len(wrong) > 1 else ""
+        blocks = f"{size} x {size}" if config.rows > 1 else f"{size}"
+        has_size = "group_size" in type(config).__setpoint__.fields
+        yield Problem(
+            "group_size" if has_size else "",
+            f"blocks of {blocks} do not divide the {rows} x {columns} weights of {name}{more}",
+            valid=_sizes(quantized.values(), size, config.rows > 1) if has_size else (),
+            hint="Or exclude layers with quantize.exclude.",
+        )
+
+
+def form_problems(config: Quantization, forms: Mapping[str, tuple[Form, int]]) -> Iterator[Problem]:
+    """Compare the section with the quantization of files, which is kept or rounded again.
+
+    Arguments:
+        forms: quantization and columns of matrices, by name.
+    """
+    odd = {name: form for name, (form, n) in forms.items() if form != config.form(n)}
+    if not odd:
+        return
+    name, form = next(iter(odd.items()))
+    tag = type(config).__setpoint__.tag
+    kept, values = keeping(form)
+    rows, columns = form.block
+    blocks = f"{columns}" if rows == 1 else f"{rows} x {columns}"
+    stored = f"the files have {form.numbers} in blocks of {blocks} ({name})"
+    if kept == tag:
+        for field, value in values.items():
+            if getattr(config, field) != value:
+                yield Problem(
+                    field,
+                    f"{stored}, which would be rounded a second time instead of being kept",
+                    valid=(str(value).lower(),),
+                )
+    elif kept is None and form.numbers == config.form(forms[name][1]).numbers:
+        yield Problem(
+            "",
+            f"{stored}, blocks that type = {tag} does not have, so they would be rounded a second "
+            f"time instead of being kept",
+            hint="Set it to null for dense weights; another type rounds them a second time.",
+        )
+    else:
+        advice = "" if kept is None else f"type = {kept} keeps them"
+        given = ", ".join(f"{field} = {str(value).lower()}" for field, value in values.items())
+        yield Caution(
+            ROUNDED_AGAIN,
+            "",
+            f"{stored}, which are dequantized and rounded a second time to {tag}",
+            hint=f"{advice}{f', {given}' if given else ''}." if advice else "",
+        )
+
+
+def dense_layers(
+    config: Quantization, dense: Sequence[str], quantized: Sequence[str]
+) -> Iterator[Caution]:
+    """Caution about layers stored dense in quantized files, but quantized by the section."""
+    if not dense:
+        return
+    patterns: dict[str, None] = {}
+    for name in dense:
+        parts = name.split(".")
+        short = [re.escape(".".join(parts[-count:])) + "$" for count in (1, 2)]
+        layers = re.sub(r"(?<=\\\.)\d+(?=\\\.)", r"\\d+", re.escape(name))
+        candidates = (*short, f"^{layers}$", f"^{re.escape(name)}$")
+        patterns[next(p for p in candidates if not any(matches([p], n) for n in quantized))] = None
+    exclude = json.dumps([*config.exclude, *patterns])
+    yield Caution(
+        LEFT_DENSE,
+        "exclude",
+        f"{len(dense)} layers are dense in the files ({dense[0]}), and are rounded to "
+        f"{type(config).__setpoint__.tag}",
+        valid=(exclude,),
+        hint="This keeps them unchanged.",
+    )
+
+
+def why_not_joined(
+    name: str, forms: Sequence[Form], rows: Sequence[int], factors: Sequence[float]
+) -> str | None:
+    """Reason why stacked matrices from files cannot be kept as one, or None."""
+    uncut = all(count % forms[0].block[0] == 0 for count in rows)
+    if len(set(forms)) == 1 and len(set(factors)) <= 1 and uncut and not forms[0].nested:
+        return None
+    return (
+        f"{name} consists of {len(forms)} matrices in the files, whose scales cannot be combined, "
+        f"so their values cannot be kept"
+    )
+
+
+def keeping(form: Form) -> tuple[str | None, dict[str, object]]:
+    """Type and fields of the section that keeps a format; None if there is none."""
+    rows, columns = form.block
+    match form.numbers, form.scales:
+        case "nf4", "float" if form.nested in (0, SCALES_PER_SCALE):
+            return "nf4", {"group_size": columns, "double": bool(form.nested)}
+        case "int8", "float" if rows == 1 and not form.zeros:
+            return "int8", {"group_size": columns}
+        case "e4m3", "float" if rows == columns:
+            return "fp8", {"group_size": columns}
+        case "e2m1", "e4m3":
+            return "nvfp4", {"group_size": columns}
+        case "e2m1", "exponent" if columns == MX_BLOCK:
+            return "mxfp4", {}
+        case _:
+            return None, {}
+
+
+def _sizes(shapes: Iterable[tuple[int, int]], size: int, square: bool) -> tuple[str, ...]:
+    """Nearest block sizes that divide all matrices."""
+    sides = (n for rows, columns in shapes for n in ((rows, columns) if square else (columns,)))
+    common = gcd(*sides)
+    fit = [n for n in range(2, common + 1, 2) if common % n == 0]
+    return tuple(map(str, sorted(sorted(fit, key=lambda n: abs(log(n / size)))[:3])))

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from setpoint.adapter.quantize.formats import NF4_LEVELS, SCALE_LEVELS
+from setpoint.adapter.formats import NF4_LEVELS, SCALE_LEVELS
 
 from .ours import change_config, rewrite
 from .theirs import make

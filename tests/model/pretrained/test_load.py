@@ -11,8 +11,7 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from setpoint.adapter.config import LoRA
-from setpoint.adapter.quantize.config import FP8
+from setpoint.adapter.config import FP8, LoRA
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.model import load_pretrained, save_pretrained

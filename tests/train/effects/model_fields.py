@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.adapter.quantize import config as quantize
-from setpoint.adapter.quantize.config import NF4, nf4_backend
+from setpoint.adapter import config as quantize
+from setpoint.adapter.config import NF4
 from setpoint.config.values.user_code import allow_imports
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference, InferenceWeights
@@ -167,7 +167,7 @@ def library(job: Job) -> str:
     assert isinstance(config, NF4)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(quantize, "has_bitsandbytes", lambda: True)
-        return nf4_backend(config, "cuda")
+        return config.backend_on("cuda")
 
 
 def on(format: str, block: int, rank: int = 2) -> str:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.adapter.low_rank import ExpertAdapter, LowRank, adapter_parameters, adapters_of
-from setpoint.adapter.quantize.weight import QuantizedWeight
+from setpoint.adapter.quantized_weight import QuantizedWeight
 from setpoint.adapter.targets import CHILD
 from setpoint.model.build import materialize
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit, UniformInit, fill_by

@@ -74,7 +74,7 @@ from setpoint.units.dtype import DType
 if TYPE_CHECKING:
     import torch
 
-    from setpoint.adapter.quantize.weight import StepNoise
+    from setpoint.adapter.quantized_weight import StepNoise
     from setpoint.adapter.targets import AdapterReport
     from setpoint.compile.compile_model import Compiled
     from setpoint.model.moe.dispatch import TokenDispatcher
@@ -380,7 +380,7 @@ def build_trained(
 
         components.compiled = compile_step(job.compile, components.objective)
     if job.adapter is not None:
-        from setpoint.adapter.quantize.weight import noise_of
+        from setpoint.adapter.quantized_weight import noise_of
 
         components.noise = noise_of(model)
     components.scaler = build_scaler(job.precision, device)

@@ -304,8 +304,13 @@ def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
     These are experts that the files store one by one, with scales that do not suit a single matrix,
     and layers that the files store unquantized.
     """
-    from setpoint.adapter.quantize.config import UNJOINED, dense_layers, why_not_joined
-    from setpoint.adapter.targets import quantized_sites, sites_of
+    from setpoint.adapter.targets import (
+        UNJOINED,
+        dense_layers,
+        quantized_sites,
+        sites_of,
+        why_not_joined,
+    )
     from setpoint.model.huggingface.model_files import Sources
     from setpoint.model.pretrained.locate import locate_here
     from setpoint.train.build.job_parameters import trained_parameters
@@ -350,8 +355,7 @@ def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
 )
 def base_problems(job: Job) -> Iterator[Problem]:
     """A quantized base whose numbers differ from those of its files."""
-    from setpoint.adapter.quantize.config import dense_layers, form_problems
-    from setpoint.adapter.targets import quantized_sites, sites_of
+    from setpoint.adapter.targets import dense_layers, form_problems, quantized_sites, sites_of
     from setpoint.model.parameters import parameters_of
     from setpoint.model.pretrained.config_json import read_config
     from setpoint.model.pretrained.locate import locate_here

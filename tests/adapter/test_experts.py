@@ -7,10 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.adapter.config import LoRA
+from setpoint.adapter.config import FP8, NF4, NVFP4, Int8, LoRA, Noise, Quantization
 from setpoint.adapter.low_rank import adapt, merge_all
-from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
-from setpoint.adapter.quantize.weight import QuantizedExperts, noise_of, quantize_base
+from setpoint.adapter.quantized_weight import QuantizedExperts, noise_of, quantize_base
 from setpoint.adapter.targets import sites_of
 from setpoint.config import resolve
 from setpoint.model.build import materialize, skeleton
@@ -22,7 +21,7 @@ from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.build.adapter import adapter_rules, start_magnitudes
 from setpoint.train.build.job_parameters import trained_parameters
 
-from ..models import WORDS, base_model, loss_of, model_config, tokens
+from .models import WORDS, base_model, loss_of, model_config, tokens
 
 NOISE = Noise(alpha=0.5)
 CONFIGS: tuple[Quantization, ...] = (

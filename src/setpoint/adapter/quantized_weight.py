@@ -17,14 +17,14 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from setpoint.adapter.quantize.config import UNJOINED, why_not_joined
-from setpoint.adapter.quantize.formats import Box, format_of
+from setpoint.adapter.formats import Box, format_of
+from setpoint.adapter.targets import UNJOINED, why_not_joined
 from setpoint.config import SetpointError
 from setpoint.shapes.placed import local_part, local_ranges, put, whole_of
 from setpoint.shapes.stored import CHILD, HasCoded
 
 if TYPE_CHECKING:
-    from setpoint.adapter.quantize.config import Noise, Quantization
+    from setpoint.adapter.config import Noise, Quantization
     from setpoint.adapter.targets import Site
     from setpoint.shapes.parameter import Kind
     from setpoint.shapes.peers import Peers

@@ -9,8 +9,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from setpoint.adapter.quantize.config import FP8, MXFP4, NF4, NVFP4, Int8, Noise, Quantization
-from setpoint.adapter.quantize.formats import E2M1, NF4_GAP, NF4_LEVELS, Box, Format, format_of
+from setpoint.adapter.config import FP8, MXFP4, NF4, NVFP4, Int8, Noise, Quantization
+from setpoint.adapter.formats import E2M1, NF4_GAP, NF4_LEVELS, Box, Format, format_of
 from setpoint.config import SetpointError, resolve
 
 CONFIGS: tuple[Quantization, ...] = (

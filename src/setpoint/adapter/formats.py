@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 import torch
 from torch import Tensor
 
-from setpoint.adapter.quantize.config import (
+from setpoint.adapter.config import (
     FP8,
     MXFP4,
     NF4,
@@ -30,7 +30,6 @@ from setpoint.adapter.quantize.config import (
     SCALES_PER_SCALE,
     Int8,
     Quantization,
-    nf4_backend,
 )
 from setpoint.shapes.stored import E2M1
 
@@ -511,7 +510,7 @@ def format_of(config: Quantization, device: torch.device | str = "cpu") -> Forma
     """Format for a section, computed by its backend."""
     match config:
         case NF4():
-            backend = nf4_backend(config, torch.device(device).type)
+            backend = config.backend_on(torch.device(device).type)
             format = NF4Format if backend == "torch" else _BitsAndBytesNF4
             return format(config.group_size, config.double)
         case Int8():

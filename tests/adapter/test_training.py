@@ -7,8 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.adapter.config import AdapterConfig, QLoRA
-from setpoint.adapter.quantize.config import FP8, NF4
+from setpoint.adapter.config import FP8, NF4, AdapterConfig, QLoRA
 from setpoint.adapter.targets import adapter_problems
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
@@ -29,8 +28,8 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from tests.support.tensors import read
 
-from ...infer.small import inference
-from ...train.small import assert_same_run, small_job
+from ..infer.small import inference
+from ..train.small import assert_same_run, small_job
 
 FLAGS = ("evaluation=null", "schedule=constant", "model.dropout=0", "model.layers=2")
 LORA = "adapter={type: lora, rank: 4}"

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from setpoint.adapter.quantize.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
-from setpoint.adapter.quantize.formats import NF4_GAP
-from setpoint.adapter.quantize.weight import StepNoise, quantize_module
+from setpoint.adapter.config import FP8, NF4, NVFP4, Int8, Noise, Quantization
+from setpoint.adapter.formats import NF4_GAP
+from setpoint.adapter.quantized_weight import StepNoise, quantize_module
 from setpoint.config import SetpointError, resolve
 from setpoint.model.build import materialize, skeleton
 from setpoint.model.initialize import initialize
 from setpoint.precision.mixed_precision import cast_parameters
 
-from ...model.small import VOCAB, small_config, small_model
+from ..model.small import VOCAB, small_config, small_model
 
 CONFIGS: tuple[Quantization, ...] = (
     resolve(NF4(group_size=16)),

@@ -7,19 +7,9 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from setpoint.adapter.config import LoRA
+from setpoint.adapter.config import FP8, MXFP4, NF4, NVFP4, Int8, LoRA, Quantization
 from setpoint.adapter.low_rank import adapter_parameters, merge_all
-from setpoint.adapter.quantize.config import (
-    FP8,
-    LEFT_DENSE,
-    MXFP4,
-    NF4,
-    NVFP4,
-    ROUNDED_AGAIN,
-    Int8,
-    Quantization,
-    form_problems,
-)
+from setpoint.adapter.targets import LEFT_DENSE, ROUNDED_AGAIN, form_problems
 from setpoint.config import Caution, SetpointError, resolve
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.model.pretrained.config_json import read_config
@@ -29,10 +19,10 @@ from setpoint.shapes.parameter import Form
 from setpoint.shapes.stored import stored_weights
 from setpoint.train.rules.model_rules import base_problems, built_adapter_problems
 
-from ...model.pretrained.ours import as_transformers, change_config, rewrite
-from ...model.pretrained.quantized_files import FORMATS, KEPT, fp8_squares, gpt_oss, quantize_files
-from ...model.pretrained.theirs import make
-from ...train.small import small_job
+from ..model.pretrained.ours import as_transformers, change_config, rewrite
+from ..model.pretrained.quantized_files import FORMATS, KEPT, fp8_squares, gpt_oss, quantize_files
+from ..model.pretrained.theirs import make
+from ..train.small import small_job
 
 WIDTHS: dict[str, Any] = {
     "hidden_size": 64, "intermediate_size": 64, "head_dim": 16, "num_hidden_layers": 1,

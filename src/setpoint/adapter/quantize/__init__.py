@@ -1,1 +1,0 @@
-"""Frozen weights in 4 or 8 bits, dequantized in each forward and backward pass."""
