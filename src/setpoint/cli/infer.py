@@ -573,7 +573,7 @@ def import_model(arguments: Arguments) -> int:
 
 
 def _sections(place: Place) -> dict[str, Any]:
-    if place.kind == "checkpoint":
+    if place.is_checkpoint:
         job = job_of(place.directory)
         return {
             "model": {**_non_defaults(job.model), "pretrained": place.name},

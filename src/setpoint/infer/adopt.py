@@ -45,7 +45,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.tasks import EXPORTED, ExportTask, Generation
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.huggingface.architecture import longest_in
-from setpoint.model.pretrained.check_pretrained import vocabulary_in
+from setpoint.model.pretrained.config_json import vocabulary_in
 from setpoint.model.pretrained.locate import (
     DESCRIPTION,
     GENERATION,
@@ -397,7 +397,7 @@ def find_weights(path: str, selector: int | str | None = None, *, weights: bool 
     if checkpoint is None:
         raise SetpointError(f"there is no checkpoint {name} in {run / 'checkpoints'}")
     verify_record(checkpoint)
-    return Place(path, "checkpoint", checkpoint)
+    return Place(path, checkpoint, True)
 
 
 def kept_tokenizer(section: TokenizerConfig, place: Place) -> TokenizerConfig:

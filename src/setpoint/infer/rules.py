@@ -24,7 +24,7 @@ def added_token_problems(job: Inference) -> Iterator[Problem]:
         place = locate_here(job.weights.path)
     except SetpointError:
         return  # finding the weights says why
-    if place is not None and place.kind == "huggingface":
+    if place is not None and not place.is_checkpoint:
         yield Problem("tokenizer.added", UNTRAINED, valid=("[]",), also=("weights.path",))
 
 

@@ -26,7 +26,7 @@ from setpoint.model.divisors import nearest_divisors
 from setpoint.model.moe.config import MoE
 
 PRETRAINED_RULES = (
-    Rule("setpoint.model.pretrained.check_pretrained:check_directory",
+    Rule("setpoint.model.pretrained.config_json:check_directory",
          "The pretrained weights exist and fit the model",
          needs="files", when=lambda model: model.pretrained is not None),
 )  # fmt: skip
@@ -664,13 +664,13 @@ class HuggingFaceConfig(
     type="huggingface",
     owner="setpoint.model.huggingface.builder:build_huggingface",
     rules=(
-        Rule("setpoint.model.pretrained.check_pretrained:check_config",
+        Rule("setpoint.model.huggingface.architecture:check_config",
              "Its config.json exists and fits the section", needs="files"),
-        Rule("setpoint.model.pretrained.check_pretrained:check_package",
+        Rule("setpoint.model.huggingface.architecture:check_package",
              "The package transformers is installed", needs="import"),
-        Rule("setpoint.model.pretrained.check_pretrained:check_weights",
+        Rule("setpoint.model.huggingface.builder:check_weights",
              "The pretrained weights fit the model that transformers builds",
-             needs="import", when=lambda model: model.pretrained is not None),
+             needs=("import", "torch"), when=lambda model: model.pretrained is not None),
     ),
 ):  # fmt: skip
     """Causal language model of the transformers library."""

@@ -34,10 +34,10 @@ from setpoint.model.attention.selection import LIMITS
 from setpoint.model.block_modules import FUSED
 from setpoint.model.build import materialize, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
+from setpoint.model.huggingface.builder import check_weights
 from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
 from setpoint.model.parameters import stage_sizes
-from setpoint.model.pretrained.check_pretrained import check_weights
 from setpoint.optim.grouping import is_frozen
 from setpoint.parallel.config import DeepEP
 from setpoint.parallel.pipeline import part_of, split_of

@@ -3,8 +3,7 @@
 from setpoint.model.attention.config import MLA
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe.config import MoE
-from setpoint.model.pretrained.config_document import ConfigDocument
-from setpoint.model.pretrained.convert import EXPERTS, PLAIN, SIZES, UNCOMPARED
+from setpoint.model.pretrained.convert import EXPERTS, PLAIN, SIZES, UNCOMPARED, ConfigDocument
 from setpoint.model.pretrained.families import FAMILIES
 
 # Fields that do not change the logits of finished weights: of the transformer, and of a mixture.

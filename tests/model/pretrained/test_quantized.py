@@ -17,10 +17,10 @@ from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import ExportTask
 from setpoint.model import config_from_pretrained, load_pretrained, save_pretrained
 from setpoint.model.build import skeleton
+from setpoint.model.huggingface.builder import check_weights
 from setpoint.model.moe.config import MoE
 from setpoint.model.pretrained import read_tensor
-from setpoint.model.pretrained.check_pretrained import check_directory, check_weights
-from setpoint.model.pretrained.config_json import read_config
+from setpoint.model.pretrained.config_json import check_directory, read_config
 from setpoint.model.pretrained.load import start_from
 from setpoint.model.pretrained.read_tensor import FileTensor, TensorReader
 from setpoint.model.pretrained.tensor_files import dense_tensors

@@ -13,8 +13,8 @@ from setpoint.model import config_from_pretrained
 from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.huggingface.architecture import architecture, config_keys
-from setpoint.model.pretrained.check_pretrained import check_directory
 from setpoint.model.pretrained.config_json import (
+    check_directory,
     config_from_keys,
     differences,
     family_for,

@@ -118,7 +118,7 @@ def open_foreign(source: str, model: str | None, *, optimizer: bool = False) -> 
     if model is not None:  # before gigabytes are read
         place = locate(model, weights=False)
         config = config_of(place)
-        family = read_config(place.directory)[1] if place.kind == "huggingface" else None
+        family = read_config(place.directory)[1] if not place.is_checkpoint else None
         contents = _read(system, path, optimizer)
         if contents.keys is not None:
             _require_heads(contents, config, model)

@@ -7,12 +7,14 @@ the model can share its functions.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, Problem, SetpointError, did_you_mean, is_mapping, nearest
 from setpoint.config.resolving.checks import describe_value
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
-from setpoint.model.pretrained.locate import locate, read_keys
+from setpoint.model.pretrained.config_json import problems_of, vocabulary_in
+from setpoint.model.pretrained.locate import locate, locate_here, read_keys
 from setpoint.model.pretrained.tensor_files import KEY
 from setpoint.shapes.torchao import quiet_torchao
 
@@ -147,7 +149,7 @@ def config_keys(config: HuggingFaceConfig) -> dict[str, Any]:
         place = locate(config.config, weights=False)
     except SetpointError as error:
         raise type(error)(f"model.config = {error}") from error
-    if place.kind == "checkpoint":
+    if place.is_checkpoint:
         raise Unfit(
             config,
             Problem(
@@ -227,3 +229,40 @@ def one_line(error: Exception) -> str:
     if not text or isinstance(error, LookupError):  # a LookupError has only the key
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
     return text if len(text) <= 200 else f"{text[:197]}..."
+
+
+def check_config(config: HuggingFaceConfig) -> Iterator[Problem]:
+    """Check the section of a transformers model against its config.json, if it is local."""
+    given, stored = config.overrides.dump(), dict[str, Any]()
+    if not config.names_model_type:
+        try:
+            place = locate_here(config.config)
+            if place is None or place.is_checkpoint:
+                return
+            stored = read_keys(place.directory)
+        except SetpointError as error:
+            yield from problems_of("config", error, config.config)
+            return
+    yield from type_problems(given, stored)
+    yield from value_problems(config, {**stored, **given}.get)
+
+
+def check_package(config: HuggingFaceConfig) -> Iterator[Problem]:
+    """Report that transformers is missing, without importing it."""
+    if find_spec("transformers") is None:
+        yield Problem(
+            "config",
+            "the package transformers, which type = huggingface needs, is not installed",
+            hint="Install 'setpoint[huggingface]'.",
+        )
+
+
+def declared_vocabulary(config: HuggingFaceConfig) -> int | None:
+    """Vocabulary size of a transformers model; None if its config.json is not local."""
+    rows = config.overrides.dump().get("vocab_size")
+    if isinstance(rows, int) or config.names_model_type:
+        return rows if isinstance(rows, int) else None
+    place = locate_here(config.config)
+    if place is None or place.is_checkpoint:
+        return None
+    return vocabulary_in(read_keys(place.directory))

@@ -29,10 +29,11 @@ from setpoint.model.huggingface.model_parallel import (
     why_no_width,
 )
 from setpoint.model.layers import count_parameters, evaluating
+from setpoint.model.pretrained.config_json import problems_of, vocabulary_of
+from setpoint.model.pretrained.locate import locate_here
+from setpoint.model.pretrained.tensor_files import dense_tensors
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from setpoint.model.config import HuggingFaceConfig
     from setpoint.parallel.config import Parallel
 
@@ -114,29 +115,31 @@ def build_huggingface(
     return model
 
 
-def unfit_weights(
-    config: HuggingFaceConfig, directory: Path, tokens: int | None
-) -> SetpointError | None:
-    """Error if the headers of weight files do not match a model, else None.
+def check_weights(config: HuggingFaceConfig) -> Iterator[Problem]:
+    """Check the headers of weight files against a transformers model.
 
-    Arguments:
-        tokens: vocabulary size of the weights; the model's may be larger.
+    Skipped if a required package is missing, or if another check reports the problem.
     """
+    if find_spec("transformers") is None or find_spec("accelerate") is None:
+        return
+    assert config.pretrained is not None
     try:
+        place = locate_here(config.pretrained)
+        if place is None or place.is_checkpoint:
+            return
+        dense_tensors(place.directory)
+        tokens = vocabulary_of(place)
         hf_config = architecture(config, config_keys(config), config.overrides.dump())
-    except Exception:  # `build_huggingface` reports errors of its classes
-        return None
-    kinds = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING
-    if type(hf_config) not in kinds:
-        return None
+        kind = import_transformers().MODEL_FOR_CAUSAL_LM_MAPPING[type(hf_config)]
+    except Exception:  # of any class of transformers
+        return
     rows = getattr(hf_config, "vocab_size", None)
     if tokens is not None and rows is not None and tokens < rows:
-        hf_config.vocab_size = tokens
+        hf_config.vocab_size = tokens  # the model grows the others
     try:
-        read_model(kinds[type(hf_config)], directory, hf_config, torch.float32, reads=False)
+        read_model(kind, place.directory, hf_config, torch.float32, reads=False)
     except SetpointError as error:
-        return error
-    return None
+        yield from problems_of("pretrained", error, config.pretrained)
 
 
 def try_huggingface(config: HuggingFaceConfig, vocab_size: int) -> HuggingFaceModel:

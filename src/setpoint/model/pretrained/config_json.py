@@ -1,8 +1,8 @@
-"""Conversion between config.json and the configuration of a transformer, and their comparison."""
+"""Conversion between config.json and the configuration of a transformer, comparison, and checks."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final, NamedTuple, cast
@@ -11,18 +11,43 @@ from setpoint.config import (
     MISSING,
     Config,
     ConfigError,
+    Problem,
     SetpointError,
     did_you_mean,
     resolve,
     to_plain,
 )
+from setpoint.data.config import BYTES_VOCABULARY, Bytes
 from setpoint.model.attention.config import MLA
-from setpoint.model.config import TransformerConfig
+from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
-from setpoint.model.pretrained.config_document import ConfigDocument, reasons
-from setpoint.model.pretrained.convert import PLAIN, SIZES, Family, Misfit, meaning_of, named, shown
+from setpoint.model.parameters import embedding_rows
+from setpoint.model.pretrained.convert import (
+    PLAIN,
+    SECTIONS,
+    SIZES,
+    ConfigDocument,
+    Family,
+    Misfit,
+    meaning_of,
+    named,
+    reasons,
+    shown,
+)
 from setpoint.model.pretrained.families import FAMILIES
-from setpoint.model.pretrained.locate import CONFIG, Place, locate, read_keys
+from setpoint.model.pretrained.locate import (
+    CONFIG,
+    Place,
+    description_of,
+    job_of,
+    locate,
+    locate_here,
+    read_keys,
+    require_no_adapter,
+    tokenizer_of,
+)
+from setpoint.model.pretrained.tensor_files import dense_tensors
+from setpoint.model.pretrained.weight_names import require_files
 
 TOKEN_IDS: Final = ("bos_token_id", "eos_token_id", "pad_token_id")
 """Keys of special tokens; transformers has its own defaults if they are absent."""
@@ -85,10 +110,8 @@ def config_of(place: Place) -> TransformerConfig:
     Raises:
         SetpointError: Setpoint's transformer does not support it.
     """
-    if place.kind == "huggingface":
+    if not place.is_checkpoint:
         return read_config(place.directory)[0]
-    from setpoint.model.pretrained.locate import job_of
-
     config = job_of(place.directory).model
     if not isinstance(config, TransformerConfig):
         tag = type(config).__setpoint__.tag
@@ -287,3 +310,106 @@ def _weight_fields(section: Mapping[str, Any]) -> dict[str, Any]:
         router = {k: v for k, v in kept["router"].items() if k not in TRAINING}
         kept["router"] = {**router, "bias": kept["router"].get("bias_rate") is not None}
     return kept
+
+
+def check_directory(config: ModelConfig) -> Iterator[Problem]:
+    """Check a model against a local directory of weights; Hub ids are skipped."""
+    assert config.pretrained is not None
+    try:
+        place = locate_here(config.pretrained)
+        if place is None:
+            return
+        directory, different = place.directory, list[FieldDifference]()
+        if place.is_checkpoint:
+            require_no_adapter(directory)
+        if isinstance(config, TransformerConfig):
+            different = differences(config, config_of(place))
+        for difference in different:
+            yield Problem(
+                difference.field,
+                f"the pretrained weights have {difference.stored}",
+                valid=() if difference.stored in SECTIONS.values() else (difference.stored,),
+                also=("pretrained",),
+                hint=f"`setpoint import {place.name}` writes a configuration for them.",
+            )
+        if place.is_checkpoint:
+            return
+        if not isinstance(config, TransformerConfig | HuggingFaceConfig):
+            yield Problem("pretrained", foreign_names(config))
+        if isinstance(config, TransformerConfig) and not different:
+            stored, family = read_config(directory)
+            require_files(directory, family, stored)
+        else:
+            dense_tensors(directory)
+    except SetpointError as error:
+        yield from problems_of("pretrained", error, config.pretrained)
+
+
+def vocabulary_of(place: Place) -> int | None:
+    """Vocabulary size of weights; None if only the model itself knows it."""
+    if not place.is_checkpoint:
+        return vocabulary_in(read_keys(place.directory))
+    job = job_of(place.directory)
+    model, tokenizer = job.model, job.tokenizer
+    if isinstance(model, HuggingFaceConfig):
+        return model.overrides.dump().get("vocab_size") or vocabulary_in(
+            description_of(place.directory) or {}
+        )
+    if not isinstance(model, TransformerConfig):
+        return None
+    if model.vocab_size is not None:
+        return model.vocab_size
+    if isinstance(tokenizer, Bytes):
+        return BYTES_VOCABULARY
+    return tokenizer_of(place.directory, tokenizer).vocab_size
+
+
+def vocabulary_difference(
+    config: TransformerConfig, tokens: int, place: Place
+) -> FieldDifference | None:
+    """Describe why a model cannot accept the embedding rows of weights: it has fewer.
+
+    Arguments:
+        tokens: vocabulary size of the model, without padding rows.
+    """
+    known = vocabulary_of(place)
+    if known is None:
+        return None
+    if tokens < known:
+        value = f"null, {tokens} tokens" if config.vocab_size is None else str(tokens)
+        return FieldDifference("vocab_size", value, str(known))
+    rows, saved = embedding_rows(config, tokens), config_of(place)
+    stored = embedding_rows(saved, known)
+    if not place.is_checkpoint or rows >= stored:
+        return None
+    if config.vocab_size is not None:
+        return FieldDifference("vocab_size", str(rows), str(stored))
+    value = f"{config.vocab_multiple_of}, {rows} rows"
+    return FieldDifference("vocab_multiple_of", value, str(saved.vocab_multiple_of))
+
+
+def vocabulary_in(keys: Mapping[str, Any]) -> int | None:
+    """Vocabulary size in a config.json; multimodal models have it in a sub-section."""
+    text = keys.get("text_config")
+    rows = keys.get("vocab_size", text.get("vocab_size") if isinstance(text, dict) else None)
+    return rows if isinstance(rows, int) else None
+
+
+def foreign_names(config: ModelConfig) -> str:
+    """Reason why a custom model cannot start from a Hugging Face directory."""
+    tag = type(config).__setpoint__.tag
+    return (
+        f"a model of type = {tag} can start from a run or a checkpoint of Setpoint, not from a "
+        f"directory of Hugging Face, which uses other tensor names"
+    )
+
+
+def problems_of(field: str, error: SetpointError, name: str) -> Iterator[Problem]:
+    """Problems for an error, without the path, which is shown as the field's value."""
+    head, *lines = str(error).removeprefix(f"{name}: ").removeprefix(f"{Path(name)} ").splitlines()
+    findings = [line.strip() for line in lines if line.startswith("  ")]
+    hint = " ".join(line for line in lines if not line.startswith("  "))
+    for finding in findings or [""]:
+        message, _, valid = f"{head} {finding}".strip().partition(". Valid: ")
+        listed = valid.split(", ") if valid else ()
+        yield Problem(field, message, valid=listed, hint=hint, kind=error.kind)

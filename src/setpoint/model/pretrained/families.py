@@ -51,7 +51,7 @@ from setpoint.model.pretrained.positions import (
 from setpoint.model.pretrained.weight_names import DECODER, QKV, HfModule, Names, fused
 
 if TYPE_CHECKING:
-    from setpoint.model.pretrained.config_document import ConfigDocument
+    from setpoint.model.pretrained.convert import ConfigDocument
 
 
 def decoder(

@@ -27,12 +27,14 @@ from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.parameters import embedding_rows
-from setpoint.model.pretrained.check_pretrained import (
+from setpoint.model.pretrained.config_json import (
+    config_of,
+    differences,
     foreign_names,
+    read_config,
     vocabulary_difference,
     vocabulary_of,
 )
-from setpoint.model.pretrained.config_json import config_of, differences, read_config
 from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.fill import Growth, Weights, cast_in_turn, weights_of
 from setpoint.model.pretrained.locate import (
@@ -87,10 +89,10 @@ def start_weights(place: Place, model: nn.Module, config: TransformerConfig) -> 
     growth = None
     if known is not None:
         stored = embedding_rows(config_of(place), known)
-        is_padded = place.kind == "checkpoint" and stored != embedding_rows(config, tokens)
+        is_padded = place.is_checkpoint and stored != embedding_rows(config, tokens)
         if known < tokens or is_padded:
             growth = Growth(known, tokens, stored)
-    if place.kind == "checkpoint":
+    if place.is_checkpoint:
         return checkpoint_weights(place.directory, model, config, growth)
     family = read_config(place.directory)[1]
     return weights_of(place.directory, family, model, config, growth)
@@ -121,10 +123,10 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
     """
     if isinstance(model, HuggingFaceModel):
         load = partial(model.load_from, place.directory)
-        if place.kind == "checkpoint":
+        if place.is_checkpoint:
             load = partial(restore, place.directory, model, config)
         model.fill(load, vocabulary_of(place))
-    elif place.kind == "checkpoint":
+    elif place.is_checkpoint:
         restore(place.directory, model, config)
     else:
         raise SetpointError(f"model.pretrained = {place.name}: {foreign_names(config)}")
@@ -232,7 +234,7 @@ def verify_base(directory: Path) -> None:
     """Compare every byte of the weights to which a checkpoint refers with their checksums."""
     base = read_base(directory, read_manifest(directory))
     place = None if base is None else find_base(directory, base)
-    if place is not None and place.kind == "checkpoint":
+    if place is not None and place.is_checkpoint:
         verify(place.directory, read_manifest(place.directory), files_at(place))
 
 
@@ -246,7 +248,7 @@ def files_at(place: Place) -> dict[str, Written]:
         SetpointError: there are no such files.
     """
     known: dict[str, Written] = {}
-    if place.kind == "checkpoint":
+    if place.is_checkpoint:
         files = read_manifest(place.directory).files
         names = [*files_of_stems(files).get("model", []), *([BASE] if BASE in files else [])]
         known = {name: files[name] for name in names}
@@ -297,7 +299,7 @@ def find_base(checkpoint: Path, base: Base, pretrained: str | None = None) -> Pl
 
 def _difference(place: Place, files: Mapping[str, Written]) -> str:
     """First difference of weights from the recorded files; empty if there is none."""
-    if place.kind == "huggingface":
+    if not place.is_checkpoint:
         paths = {info.file.name: info.file for info in list_tensors(place.directory).values()}
         for name, written in files.items():
             size = paths[name].stat().st_size if name in paths else None
@@ -343,7 +345,7 @@ def load_pretrained(
     torch_dtype = weight_dtype(dtype)
     _require_device(device)
     place = locate(str(path))
-    if place.kind == "checkpoint":
+    if place.is_checkpoint:
         require_no_adapter(place.directory)
         job = job_of(place.directory)
         vocab_size = tokenizer_of(place.directory, job.tokenizer).vocab_size
@@ -471,10 +473,13 @@ def start_from(
         place = locate(config.pretrained)
     except SetpointError as error:
         raise type(error)(f"model.pretrained = {error}") from error
-    if place.kind == "checkpoint":
+    if place.is_checkpoint:
         require_no_adapter(place.directory)
-    directory = str(place.directory.resolve())
-    facts: dict[str, Any] = {"name": place.name, "kind": place.kind, "directory": directory}
+    facts: dict[str, Any] = {
+        "name": place.name,
+        "kind": "checkpoint" if place.is_checkpoint else "huggingface",
+        "directory": str(place.directory.resolve()),
+    }
     known, tokens = vocabulary_of(place), getattr(full_model or model, "vocab_size", None)
     if known is not None and tokens is not None and known < tokens:
         facts["grown"] = {"from": known, "to": tokens}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, cast
 
 from setpoint.checkpoint.manifest import read_manifest, verify
 from setpoint.checkpoint.places import find_checkpoint, is_point, run_of_point, verify_record
@@ -42,17 +42,13 @@ class Place(NamedTuple):
     """Location of a model.
 
     Arguments:
-        kind: `checkpoint` for one of Setpoint, or `huggingface` for a directory in that format.
+        is_checkpoint: True for a checkpoint of Setpoint, which has the record of its run; False for
+            a directory in the format of Hugging Face.
     """
 
     name: str
-    kind: Literal["checkpoint", "huggingface"]
     directory: Path
-
-    @property
-    def is_checkpoint(self) -> bool:
-        """True for a checkpoint of Setpoint, which has the record of its run."""
-        return self.kind == "checkpoint"
+    is_checkpoint: bool = False
 
 
 def locate(name: str, *, weights: bool = True) -> Place:
@@ -64,10 +60,7 @@ def locate(name: str, *, weights: bool = True) -> Place:
     Raises:
         SetpointError: there is no such model; lists the places searched.
     """
-    place = locate_here(name)
-    if place is None:
-        place = Place(name, "huggingface", fetch(name, weights=weights))
-    return place
+    return locate_here(name) or Place(name, fetch(name, weights=weights))
 
 
 def locate_here(name: str) -> Place | None:
@@ -82,7 +75,7 @@ def locate_here(name: str) -> Place | None:
     if (path / MANIFEST).is_file() or not path.is_dir():
         checkpoint = find_checkpoint(path)
         if checkpoint is not None:
-            return Place(name, "checkpoint", checkpoint)
+            return Place(name, checkpoint, True)
     if not path.exists():
         is_inside = len(path.parts) > 1 and path.parent.is_dir()  # of a folder, so not on the Hub
         if is_inside or split_hub_id(name) is None:
@@ -93,7 +86,7 @@ def locate_here(name: str) -> Place | None:
             f"{name} is a file; give the directory with {CONFIG}{_import_hint(path)}"
         )
     if (path / ORIGINS).is_file() or (path / _CHECKPOINTS).is_dir():
-        return Place(name, "checkpoint", _run_checkpoint(path))
+        return Place(name, _run_checkpoint(path), True)
     if not (path / CONFIG).is_file():
         if (path / ADAPTER_CONFIG).is_file():
             raise adapter_alone(name)
@@ -101,7 +94,7 @@ def locate_here(name: str) -> Place | None:
             f"{name} is a directory without {CONFIG}: neither a run or checkpoint of Setpoint nor "
             f"a model of Hugging Face{_import_hint(path)}"
         )
-    return Place(name, "huggingface", path)
+    return Place(name, path)
 
 
 def adapter_alone(name: str) -> SetpointError:

@@ -20,8 +20,15 @@ from setpoint.model.attention.config import (
 )
 from setpoint.model.attention.selection import query_size
 from setpoint.model.config import TransformerConfig
-from setpoint.model.pretrained.config_document import LARGEST, ConfigDocument, reasons
-from setpoint.model.pretrained.convert import Fields, KeyRule, layer_kinds, meaning_of
+from setpoint.model.pretrained.convert import (
+    LARGEST,
+    ConfigDocument,
+    Fields,
+    KeyRule,
+    layer_kinds,
+    meaning_of,
+    reasons,
+)
 
 KINDS: Final = {"full_attention": "full", "sliding_attention": "sliding"}
 T = TypeVar("T")

@@ -122,7 +122,7 @@ def save_pretrained(
 def _opened(path: str | Path) -> tuple[nn.Module, Named | None]:
     """The model at a path, on the meta device if its weights can be read one by one."""
     place = locate(str(path))
-    if place.kind != "checkpoint":
+    if not place.is_checkpoint:
         return load_pretrained(path), None
     job = job_of(place.directory)
     if not isinstance(job.model, TransformerConfig) or not is_built_in(job.model):

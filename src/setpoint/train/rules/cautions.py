@@ -369,7 +369,7 @@ def _reaches_embedding(adapter: AdapterConfig) -> bool:
 def new_row_cautions(job: Job) -> Iterator[Caution]:
     """Embedding rows of new tokens that the adapter leaves frozen."""
     from setpoint.data.vocabulary import vocabulary_size
-    from setpoint.model.pretrained.check_pretrained import vocabulary_of
+    from setpoint.model.pretrained.config_json import vocabulary_of
     from setpoint.model.pretrained.locate import locate_here
 
     assert job.adapter is not None and job.model.pretrained is not None

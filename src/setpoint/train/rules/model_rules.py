@@ -111,8 +111,12 @@ def vocabulary_problems(job: Job) -> Iterator[Problem]:
 )
 def row_problems(job: Job) -> Iterator[Problem]:
     """An embedding that fits neither the pretrained weights nor the tokenizer."""
-    from setpoint.model.pretrained import check_pretrained as check
-    from setpoint.model.pretrained.config_json import FieldDifference
+    from setpoint.model.huggingface.architecture import declared_vocabulary
+    from setpoint.model.pretrained.config_json import (
+        FieldDifference,
+        vocabulary_difference,
+        vocabulary_of,
+    )
     from setpoint.model.pretrained.locate import locate_here
 
     model, tokens, different = job.model, known_vocabulary(job.tokenizer), None
@@ -122,10 +126,10 @@ def row_problems(job: Job) -> Iterator[Problem]:
         if isinstance(model, TransformerConfig):
             words = model.vocab_size or tokens
             if place is not None and words is not None:
-                different = check.vocabulary_difference(model, words, place)
+                different = vocabulary_difference(model, words, place)
         elif isinstance(model, HuggingFaceConfig):
-            rows = check.declared_vocabulary(model)
-            known = None if place is None else check.vocabulary_of(place)
+            rows = declared_vocabulary(model)
+            known = None if place is None else vocabulary_of(place)
             if rows is not None and tokens is not None and rows < tokens:
                 yield Problem(
                     "model.overrides.vocab_size",
@@ -320,7 +324,7 @@ def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
     if not isinstance(job.model, HuggingFaceConfig) or config is None or not job.model.pretrained:
         return
     place = locate_here(job.model.pretrained)
-    if place is None or place.kind != "huggingface":
+    if place is None or place.is_checkpoint:
         return
     wrapper: Any = model
     sources = Sources(wrapper.model, place.directory)
@@ -366,7 +370,7 @@ def base_problems(job: Job) -> Iterator[Problem]:
     assert config is not None and pretrained is not None
     try:
         place = locate_here(pretrained)
-        if place is None or place.kind != "huggingface":
+        if place is None or place.is_checkpoint:
             return
         infos = dense_tensors(place.directory)
     except SetpointError:

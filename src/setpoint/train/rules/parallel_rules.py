@@ -41,9 +41,8 @@ def family_problems(job: Job) -> Iterator[Problem]:
     assert isinstance(section, HuggingFaceConfig)
     if find_spec("transformers") is None or find_spec("torch") is None:
         return
-    from setpoint.model.huggingface.architecture import Unfit
+    from setpoint.model.huggingface.architecture import Unfit, check_config, declared_vocabulary
     from setpoint.model.huggingface.builder import try_huggingface
-    from setpoint.model.pretrained.check_pretrained import check_config, declared_vocabulary
     from setpoint.model.pretrained.locate import locate_here, read_keys
 
     try:
