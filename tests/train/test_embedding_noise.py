@@ -8,12 +8,15 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError, SetpointError, resolve
+from setpoint.model import load_pretrained
 from setpoint.shapes.batch import WHOLE, Batch
 from setpoint.train.build.components import build_components
-from setpoint.train.embedding_noise import EmbeddingNoise
+from setpoint.train.embedding_noise import EmbeddingNoise, noise_alpha
 from setpoint.train.run import train
 
+from ..model.pretrained.ours import as_transformers
+from ..model.pretrained.theirs import CASES, VOCAB, make
 from .small import assert_same_run, small_job
 
 ROWS, LENGTH, DIM, ALPHA = 2, 64, 48, 5.0
@@ -82,6 +85,36 @@ def test_the_embedding_has_noise_in_training_only() -> None:
     model.train()
     with pytest.raises(RunError, match="rows of their own"):
         table(TOKENS.view(1, -1))
+
+
+@pytest.mark.parametrize("family", ["gemma", "granite"])
+@pytest.mark.parametrize("kind", ["transformer", "huggingface"])
+def test_noise_is_added_to_the_embeddings_that_transformers_scales(
+    family: str, kind: str, tmp_path: Path
+) -> None:
+    theirs = make(*CASES[family])
+    theirs.save_pretrained(tmp_path / "weights")
+    section: Any = as_transformers(tmp_path / "weights")
+    if kind == "transformer":
+        model: Any = load_pretrained(tmp_path / "weights")
+        section = model.config
+    else:
+        model = section.build(vocab_size=VOCAB)
+        model.load_from(tmp_path / "weights")
+    draft = section.evolve()
+    draft.embedding_noise = ALPHA
+    noise = EmbeddingNoise(noise_alpha(resolve(draft)), 7, model, torch.device("cpu"), WHOLE)
+    tokens = torch.arange(2 * 12).view(2, 12) % VOCAB
+    noise.values = noise.draw(batch_of(tokens), 12)
+    holder = Model()
+    holder.token_embedding = nn.Embedding(1, model.token_embedding.embedding_dim)
+    values = noise_of(holder).draw(batch_of(tokens), 12)
+    assert values is not None
+    theirs.eval()
+    table = theirs.get_input_embeddings().weight[tokens]
+    scale = table.shape[-1] ** 0.5 if family == "gemma" else 1.0  # Granite's class scales these
+    expected = theirs(inputs_embeds=table * scale + values, use_cache=False).logits
+    torch.testing.assert_close(model.train()(tokens), expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_model_that_does_not_name_its_embedding_is_refused(tmp_path: Path) -> None:

@@ -38,8 +38,7 @@ QUANTIZED = {
 
 
 NEFTUNE = Key(None, "model.embedding_noise", optional=True,
-    differs="scaled by the number of tokens in a row, and by model.embedding_scale; in "
-            "transformers, by the padded length, and not by Gemma's scale",
+    differs="scaled by the number of tokens in a row; in transformers, by the padded length",
 )  # fmt: skip
 PACKED = r"(.*\.)?experts\.\w+$"
 """Pattern of the names of packed experts."""

@@ -10,12 +10,28 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
+from setpoint.model.config import TransformerConfig
 from setpoint.parallel.determinism import hashed
 from setpoint.shapes.protocols import Embeds
 
 if TYPE_CHECKING:
+    from setpoint.model.config import ModelConfig
     from setpoint.shapes.batch import Batch, SequenceParts
     from setpoint.shapes.peers import Peers
+
+
+def noise_alpha(model: ModelConfig) -> float:
+    """Alpha of the noise on the output of a model's token embedding.
+
+    In transformers, noise is added to the output of the embedding module. Gemma's module scales by
+    sqrt(dim) itself, before the noise; other families scale after it, as Setpoint's transformer
+    does for all: for a scale of sqrt(dim), alpha is divided by it.
+    """
+    alpha = model.embedding_noise
+    if isinstance(model, TransformerConfig):
+        scale = model.embedding_scale
+        return alpha / scale if math.isclose(scale, math.sqrt(model.dim)) else alpha
+    return alpha
 
 
 class EmbeddingNoise:

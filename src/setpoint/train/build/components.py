@@ -325,11 +325,11 @@ def build_trained(
     full, stages = build_model_parts(job, components, vocab_size, fresh, keys, empty)
     model, parallel = components.model, job.parallel
     components.sequence = sequence_parts(parallel, world)
-    if alpha := job.model.embedding_noise:
-        from setpoint.train.embedding_noise import EmbeddingNoise
+    if job.model.embedding_noise:
+        from setpoint.train.embedding_noise import EmbeddingNoise, noise_alpha
 
         components.embedding_noise = EmbeddingNoise(
-            alpha, job.seed, model, device, components.sequence
+            noise_alpha(job.model), job.seed, model, device, components.sequence
         )
     layers = layers_of(model)
     has_layers = bool(layers) or not stages  # the last stage may be only the output
