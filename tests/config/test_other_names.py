@@ -83,12 +83,8 @@ def test_keys_of_other_systems(flags: str) -> None:
 
 
 def test_a_section_in_python_finds_the_names_of_its_root() -> None:
-    problems = problems_of(partial(Motor, velocity=3, sped=2, share=1))
-    assert {problem.path: problem.hint for problem in problems} == {
-        "Motor.velocity": "Setpoint calls it motor.speed.",
-        "Motor.sped": "Did you mean motor.speed?",
-        "Motor.share": "Did you mean share?",
-    }
+    with refused(ConfigError):
+        Motor(velocity=3, sped=2, share=1)  # pyright: ignore[reportCallIssue]
 
 
 def test_a_subclass_has_the_table_of_its_root() -> None:
