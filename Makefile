@@ -8,7 +8,7 @@
 #               lists of fields in the other pages
 # make slow     the long forms of some tests, and twenty times the examples of properties
 # make torture  disturb runs in every way and compare them with undisturbed ones; writes
-#               docs/faults.md; TORTURE="--rounds 20 --seed 100" tries more
+#               docs/reference/tested-faults.md; TORTURE="--rounds 20 --seed 100" tries more
 # make torchft  replica groups that die and come back, with torchft beside .venv
 # make docs     build the documentation as a site into build/site
 # make lock     write the versions of all packages in .venv to requirements-dev.lock

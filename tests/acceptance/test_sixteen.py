@@ -1,4 +1,4 @@
-"""The sixteen promises of docs/config/promises.md, one test for each, through what users touch."""
+"""The sixteen promises of docs/reference/promises.md, one test for each, through what users touch."""
 
 import itertools
 import json
@@ -26,7 +26,7 @@ from .conftest import TRAIN, VARIABLE, Script
 from .lab import Retry, Round, Service, Square, Study, halve
 
 ROOT = Path(__file__).parents[2]
-PROMISES = ROOT / "docs/config/promises.md"
+PROMISES = ROOT / "docs/reference/promises.md"
 
 
 def leaves(value: Any, path: str = "") -> dict[str, Any]:

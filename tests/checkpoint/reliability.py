@@ -1,7 +1,8 @@
-"""Write the table of faults in docs/faults.md: `python -m tests.checkpoint.reliability`.
+"""Write the table of faults of checkpoints: `python -m tests.checkpoint.reliability`.
 
-It tries all of them, which takes minutes, and counts; words after the command choose rows. The slow
-tests try them as well, and fail where there are fewer than the page says.
+It is in docs/reference/tested-faults.md. The command tries all faults, which takes minutes, and counts
+them; words after the command choose rows. The slow tests try them as well, and fail where there are
+fewer than the page says.
 """
 
 import functools
@@ -27,7 +28,7 @@ from .crashed import (
     short_writes,
 )
 
-PAGE = Path(__file__).parents[2] / "docs" / "faults.md"
+PAGE = Path(__file__).parents[2] / "docs/reference/tested-faults.md"
 KILLS_OF_RANKS = 50
 """Of each piece of a story of several ranks: they take one to two minutes."""
 SEEDS = range(4)

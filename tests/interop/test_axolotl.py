@@ -248,7 +248,7 @@ MARKED = ("differs: messages with 0 or false in train, training or weight",)
     ("{path: a/b, type: chat_template, field_messages: talk, message_field_training: train}",
      {"columns": {"conversations": "talk"}}, ()),
     ("{path: a/b, type: chat_template, drop_system_message: true}", {},
-     (*MARKED, "not converted: no field has the meaning of drop_system_message",)),
+     (*MARKED, "not converted: no field corresponds to drop_system_message",)),
 ])  # fmt: skip
 def test_data_sets(
     tmp_path: Path, entry: str, source: dict[str, object], reported: tuple[str, ...]

@@ -158,7 +158,7 @@ def test_names_in_lists_are_not_lost_either(name: str, values: dict[str, Any]) -
     conversion = Conversion(dialect_named(name), Memory(values))  # pyright: ignore[reportArgumentType]
     conversion.convert()
     texts = [report.text for report in conversion.reports if report.kind == "not converted"]
-    assert texts == ["no field has the meaning of wieght"]
+    assert texts == ["no field corresponds to wieght"]
 
 
 def test_no_file_is_trained_on_the_default_data(

@@ -97,7 +97,7 @@ def _complete(c: Conversion) -> None:
 def _model(c: Conversion) -> None:
     """A transformers model, by directory or Hub id."""
     if (model := c.at_revision(c.text("base_model"), "revision_of_model")) is None:
-        c.wrong("base_model", "the folder or id of a model")
+        c.wrong("base_model", "a directory or hub id of a model")
         return
     config, tokenizer = c.text("base_model_config"), c.text("tokenizer_config")
     c.set("model.type", "huggingface")
@@ -118,7 +118,7 @@ def _model(c: Conversion) -> None:
         if kernel is not None:
             c.set("model.attention_backend", kernel, key)
         elif name in ("sage", "fp8") or "/" in name:
-            c.report("refused", key, "attention is computed in the dtype of the others: sdpa")
+            c.report("refused", key, "attention in 8 bits is not supported; sdpa is used")
         else:
             c.wrong(key, "a kernel with one of the words " + ", ".join(kernels))
     c.tokenizer(tokenizer or config or model, "tokenizer_config", "base_model")
@@ -126,7 +126,7 @@ def _model(c: Conversion) -> None:
         if (name := c.text(key)) and not name.endswith(
             ("ForCausalLM", "Tokenizer", "TokenizerFast")
         ):
-            text = f"{name}: the class follows from the model's config.json and tokenizer.json"
+            text = f"{name} is ignored: config.json and tokenizer.json determine the class"
             c.report("differs", key, text)
     if scaling := c.mapping("rope_scaling"):
         c.set("model.overrides.rope_scaling", scaling, "rope_scaling")
@@ -138,10 +138,13 @@ def _model(c: Conversion) -> None:
     if tokens := [*names, *(added if isinstance(added, list) else [])]:
         c.set("tokenizer.added", tokens, "tokens", "special_tokens")
     if "pad_token" in special:
-        text = "pad_token: padding is excluded from the loss and is not a token of the vocabulary"
+        text = "pad_token: padding needs no token, as it is excluded from the loss"
         c.report("without effect", "special_tokens", text)
     if extra_names := [name for name in special if name != "pad_token"]:
-        text = f"{', '.join(extra_names)}: set by the tokenizer's files, or tokenizer.separator"
+        text = (
+            f"the tokenizer's files define {', '.join(extra_names)}: change them there, or set "
+            f"tokenizer.separator"
+        )
         c.report("needs a decision", "special_tokens", text)
     if patterns := c.names("unfrozen_parameters"):
         c.set("optimizer.frozen", [f"^(?!.*(?:{'|'.join(patterns)}))"], "unfrozen_parameters")
@@ -242,7 +245,7 @@ def _adapter(c: Conversion) -> None:
     """LoRA, DoRA, ReLoRA, or QLoRA if the weights are in 4 bits."""
     if (name := c.value("adapter")) is None:
         if c.value("load_in_4bit") or c.value("load_in_8bit"):
-            c.wrong("adapter", "given beside load_in_4bit or load_in_8bit")
+            c.wrong("adapter", "given together with load_in_4bit or load_in_8bit")
         return
     if (name := c.choice("adapter", "lora", "qlora")) is None:
         return
@@ -278,7 +281,10 @@ def _adapter(c: Conversion) -> None:
                   "alpha": patterns["alpha"].get(name)} for name in names]  # fmt: skip
         c.set_items("adapter.ranks", ranks, "lora_rank_pattern", "lora_alpha_pattern")
     if path := c.text("lora_model_dir"):
-        text = f"{path} can be continued with checkpoint.load of its run, or merged with PEFT first"
+        text = (
+            f"continue the adapter {path} with checkpoint.load of its run, or merge it with PEFT "
+            f"first"
+        )
         c.report("needs a decision", "lora_model_dir", text)
     if steps:
         c.set("adapter.merge.every", f"{steps} steps", "relora_steps", "jagged_restart_steps")
@@ -302,7 +308,7 @@ def _precision(c: Conversion) -> None:
     elif half and bf16 in (False, "auto") and not c.given("bf16"):
         c.set("precision.compute", "fp16", "fp16", "float16")
         c.set("precision.loss_scale", {}, "fp16", "float16")
-        c.report("differs", "fp16", "weights stay in fp32; in Axolotl, they are loaded in fp16")
+        c.report("differs", "fp16", "weights are in fp32; in Axolotl, in fp16")
     elif bf16 or c.value("bfloat16"):
         c.set("precision.compute", "bf16", "bf16", "bfloat16")
         is_divided = c.value("fsdp") or c.value("fsdp_config") or c.value("deepspeed")
@@ -323,7 +329,7 @@ def _precision(c: Conversion) -> None:
     convert_recomputation(c, "gradient_checkpointing")
     kind, keys = c.value("gradient_checkpointing"), ("activation_offloading", "torch_compile")
     if kind == "offload_disk":
-        c.report("not converted", "gradient_checkpointing", "nothing is offloaded to disk")
+        c.report("not converted", "gradient_checkpointing", "offload to disk is not supported")
     if kind in ("offload", "unsloth") or c.value("activation_offloading"):
         c.set("memory.activation_offload", {}, "activation_offloading", "gradient_checkpointing")
     known = ("LigerPlugin", "CutCrossEntropyPlugin", "KernelsPlugin", "ExpertParallelPlugin")
@@ -350,7 +356,10 @@ def _ranks(c: Conversion) -> None:
             c.set("parallel.reshard", False, "deepspeed")
         if "offload" in engine:
             c.set("parallel.sharding.offload", True, "deepspeed")
-        text = "shards of FSDP2: ZeRO cannot be combined with adapters, other axes or offload"
+        text = (
+            "FSDP2 shards the weights, as DeepSpeed cannot be combined with adapters, other "
+            "axes or offload"
+        )
         c.report("differs", "deepspeed", text)
     for key, field in (("dp_shard_size", "shard"), ("dp_replicate_size", "replicate"),
                        ("tensor_parallel_size", "tensor"), ("expert_parallel_size", "expert"),
@@ -398,7 +407,7 @@ def _records(c: Conversion, total: int | None) -> None:
         c.set("checkpoint.every", "1 epoch", "save_steps")
     c.set("checkpoint.keep", c.number("save_total_limit") or 4, "save_total_limit")
     if isinstance(path := c.value("resume_from_checkpoint"), str):
-        text = f"{path} is a checkpoint of transformers: its weights are model.pretrained"
+        text = f"{path} is to start from the weights of this checkpoint, set model.pretrained"
         c.report("needs a decision", "resume_from_checkpoint", text)
     logged = c.number("logging_steps")
     default = max(min(int(0.005 * total), 10), 1) if total else 10
@@ -439,7 +448,7 @@ DIALECT = Dialect(
               "relora_warmup_steps": "jagged_restart_warmup_steps",
               "relora_anneal_steps": "jagged_restart_anneal_steps",
               "noisy_embedding_alpha": "neftune_noise_alpha", "load_4bit": "load_in_4bit"},
-    refused={"gpu_count": "a cloud file for `axolotl train --cloud`; the job is in another file"},
+    refused={"gpu_count": "a cloud file for `axolotl train --cloud`; convert the file of the job"},
     switches={"lora_": "adapter", "peft_": "adapter",
               "gradient_checkpointing_": "gradient_checkpointing",
               "evals_per_epoch": "val_set_size test_datasets"},

@@ -55,7 +55,7 @@ def convert_data(c: Conversion) -> None:
         if method == "first_fit_decreasing":
             size = "sample_packing_group_size"
             c.set("data.packing.group_size", c.number(size), size)
-            text = "documents are sorted by length in each group; in Axolotl, they are not"
+            text = "documents of a group are packed longest first; in Axolotl, in their order"
             c.report("differs", "sample_packing", text)
         isolate = bool(c.value("pretrain_multipack_attn") or not streamed)
         c.set("data.packing.isolate", isolate, "sample_packing")
@@ -132,7 +132,7 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, Any]:
         limits |= {"longest": c.number("sequence_len"),
                    "too_long": kinds.get(str(c.value("excess_length_strategy")))}  # fmt: skip
     if limits["shortest"] and is_text:
-        c.report("differs", "min_sample_len", "a number of bytes of text; in Axolotl, of tokens")
+        c.report("differs", "min_sample_len", "counts bytes of text; in Axolotl, tokens")
     if not is_text or limits["shards"] or limits["shortest"]:
         source["filter"] = {name: value for name, value in limits.items() if value is not None}
     return {name: value for name, value in source.items() if value is not None}
@@ -157,7 +157,10 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
             result["template"] = TEMPLATES[cast("str", template)]
         elif template is not None or jinja:
             shown = f"Axolotl's own {template}" if template else "one in the file"
-            text = f"the template of the tokenizer, not {shown}; data.sources.N.template takes a "
+            text = (
+                f"the tokenizer's template is used instead of {shown}; to use it, set "
+                f"data.sources.N.template to a "
+            )
             c.report("needs a decision", "chat_template", f"{text}Jinja file")
         known = {"role": ("role", "from"), "content": ("content", "value")}
         mappings = entry.get("message_property_mappings") or {
@@ -174,17 +177,27 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
         if columns:
             result["columns"] = columns
         if not is_usual:
-            text = "messages have role and content, or from and value: rename their fields"
+            text = (
+                "fields of messages other than role, content, from and value: rename them in "
+                "the data"
+            )
             c.report("needs a decision", key, text)
         unusual = [option for option in USUAL if not _is_usual(option, entry.get(option))]
         if "roles" in unusual:
             unusual.remove("roles")
-            c.report("needs a decision", key, "roles: rows need the usual names, such as assistant")
+            c.report(
+                "needs a decision",
+                key,
+                "roles: rename them in the data to the usual names, such as assistant",
+            )
         if "message_field_training" not in entry and not c.value("train_on_inputs"):
             here = "messages with 0 or false in train, training or weight are not trained on"
             c.differs(key, here, "only if message_field_training names that field")
         if unusual:
-            text = f"{', '.join(unusual)}: the loss is on each answer of an assistant with its end"
+            text = (
+                f"{', '.join(unusual)}: the loss is on each answer of the assistant, with its "
+                f"end of turn"
+            )
             c.report("differs", key, text)
     elif kind != "input_output":  # whose rows have `segments`
         shown = kind if isinstance(kind, str) else "of prompts of its own"
@@ -193,7 +206,7 @@ def _conversation(c: Conversion, entry: dict[str, Any], kind: object, key: str) 
     if c.value("train_on_inputs"):
         result["loss_on"] = "all"
         if name in ("chat_template", "sharegpt"):
-            text = "every token is trained on; in Axolotl, all messages without their headers"
+            text = "every token is trained on; in Axolotl, all messages but not their headers"
             c.report("differs", "train_on_inputs", text)
     return result
 

@@ -17,11 +17,11 @@ from setpoint.config import Invalid, Problem
 from setpoint.config.types.base import compiled_pattern
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, keys_of
 
-STATELESS = "an inference job has no state to save"
+STATELESS = "an inference job saves no state"
 TRAINING = ("run.", "schedule.", "logging.", "gradient_", "optimizer.", "lr_scheduler.", "lora.")
 """Beginnings of keys that a training has alone."""
-SIGN = "a loss of your own has the sign"
-BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
+SIGN = "not supported: negate the loss in your own loss class"
+BALANCED = "stages are balanced by FLOPs; parallel.pipelining.split sets them"
 MODULES = {f"self_attn.{letter}_proj": f"attention.{word}" for letter, word in
            (("q", "query"), ("k", "key"), ("v", "value"), ("o", "output"))}  # fmt: skip
 MODULES |= {f"mlp.{name}_proj": f"feed_forward.{name}" for name in ("gate", "up", "down")}
@@ -64,13 +64,13 @@ KEYS = {
     "auto_data.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
     "auto_data.timeout": Key(0.0, "data.loader.timeout", optional=True),
     "auto_data.shard_indexing_mode": Key("sequential",
-        refused="data ranks take sequences in turn from one order"),
-    "data_prefetch.prefetch_factor": Key(1, refused="batches are queued only in the loader"),
+        refused="ranks take sequences in turn from one order"),
+    "data_prefetch.prefetch_factor": Key(1, refused="only the loader queues batches"),
     # Data, as the examples name it.
     **keys_of("data.", dataset=None, dataset_config=None, split="train", text_column="text",
         use_samples=None, shuffle_seed=None, tokenizer=None, max_length=None, num_proc=None,
         presort_buffer_size=None),
-    "data.presort_pack_size": Key(None, idle="rows of a batch always have similar lengths"),
+    "data.presort_pack_size": Key(None, idle="length buckets always group rows of similar length"),
     # Model, with the parameters of Qwen 3.
     **keys_of("model.layer.", hidden_size=None, intermediate_size=None, num_experts=None,
         experts_top_k=None, num_attention_heads=None, num_key_value_heads=None, rms_norm_eps=1e-6,
@@ -95,13 +95,14 @@ KEYS = {
     "lr_scheduler.name": Key(None),
     **keys_of("lr_scheduler.scheduler.", initial_multiplier=None, phases=[]),
     "gradient_clipping.max_norm": Key(None, "optimizer.clip_norm"),
-    "gradient_clipping.log_total_steps": Key(None, refused="the norm is in each row of metrics"),
+    "gradient_clipping.log_total_steps": Key(None, refused="each row of metrics has the gradient "
+                                                           "norm"),
     **keys_of("gradient_manager.", grad_dtype=None, bucket_size_mb=None),
     # Records.
     "determinism.base_seed": Key(REQUIRED, "seed"),
     "gc.period_steps": Key(None),
     "logging.period_steps": Key(REQUIRED),
-    "logging.max_pending_steps": Key(2, refused="metrics are read when they are due"),
+    "logging.max_pending_steps": Key(2, refused="metrics are read at the interval tracking.every"),
     **keys_of("logging.tracker.", provider=None, repo=None, log_system_params=True,
         capture_terminal_logs=True, system_tracking_interval=10, experiment=None,
         tracking_uri=None, log_dir=None, project=None, entity=None, group=None, tags=[],
@@ -160,19 +161,19 @@ def _inference(c: Conversion) -> None:
     c.places.clear()
     for key in [key for key in c.values if key in c.dialect.keys]:
         if key.startswith(TRAINING) and c.value(key) is not None:
-            c.wrong(key, "of a training job: a file has one job")
+            c.wrong(key, "a section of a training job, but the file has an inference job")
         elif key.startswith("checkpointing.") and c.value(key) is not None:
             c.report("refused", key, STATELESS)
     if path := c.text("model_stage_factory.source_checkpoint"):
         c.set("weights.path", path, "model_stage_factory.source_checkpoint")
     else:
-        text = "d9d takes the weights in Python: set weights.path"
+        text = "d9d defines the weights in Python: set weights.path"
         c.report("needs a decision", "model_stage_factory.source_checkpoint", text)
         c.set("weights.path", "./weights", "model_stage_factory.source_checkpoint")
     for key in [key for key in c.values if key.startswith("model.")]:
         c.value(key)
     if c.given("model.layer.hidden_size"):
-        text = "the model is that of weights.path, which has its config.json"
+        text = "the config.json in weights.path defines the model"
         c.report("not converted", "model.layer.hidden_size", text)
     c.copy_given({"batch.global_size": "batching.global_batch_size",
                   "batch.sequence_length": "data.max_length", "seed": "determinism.base_seed",
@@ -207,7 +208,7 @@ def _inference(c: Conversion) -> None:
         items = [{"name": "data", "sources": [_source(c)]}]
         c.set("evaluation.sets", items, "data.dataset")
     elif not path:
-        text = "d9d takes the task in Python: set evaluation, generation, harness or export"
+        text = "d9d defines the task in Python: set evaluation, generation, harness or export"
         c.report("needs a decision", "data.dataset", text)
 
 
@@ -228,7 +229,10 @@ def _ranks(c: Conversion) -> None:
         c.set("parallel.ring", ranks, copies, parts)
         c.set("parallel.shard_over_context", "none" if c.number(copies) > 1 else "all", copies)
         if c.number(copies) > 1 and c.number(parts) > 1:
-            text = "copies and shards over a context at once: all of its ranks keep copies here"
+            text = (
+                "all ranks of a context keep copies of the weights; shards within a context as "
+                "well are not supported"
+            )
             c.report("differs", copies, text)
     if c.number("mesh.pipeline_parallel") > 1:
         _pipeline(c)
@@ -259,7 +263,7 @@ def _model(c: Conversion) -> None:
              "num_key_value_heads": "kv_heads"}  # fmt: skip
     if not c.given("model.layer.hidden_size"):
         place = "model_stage_factory.source_checkpoint"
-        c.report("needs a decision", place, "d9d takes the model in Python: set [model]")
+        c.report("needs a decision", place, "d9d defines the model in Python: set [model]")
     else:
         c.set("model.type", "transformer")
         c.set("model.qk_norm", True)
@@ -311,7 +315,7 @@ def _targets(c: Conversion, pattern: str) -> None:
         targets = [f"{re.escape(name)}$" for name in MODULES.values() if name in matching[0]]
         c.set("adapter.targets", targets, key)
     else:
-        text = "a pattern of d9d's names of modules; here q_proj is attention.query, and so on"
+        text = "a pattern of d9d's module names: use Setpoint's, such as attention.query for q_proj"
         c.report("needs a decision", key, text)
 
 
@@ -330,7 +334,7 @@ def _data(c: Conversion) -> None:
     """Text from a data set, one document per row, sorted by length within buffers."""
     name = c.value("data.dataset")
     if not isinstance(name, str):
-        c.report("needs a decision", "data.dataset", "d9d takes the data in Python: set [data]")
+        c.report("needs a decision", "data.dataset", "d9d defines the data in Python: set [data]")
         return
     c.set_items("data.sources", [_source(c)], "data.dataset")
     c.set("data.held_out", 0)
@@ -340,7 +344,7 @@ def _data(c: Conversion) -> None:
         c.set("batch.sequence_length", longest, "data.max_length")
         c.set("data.packing.too_long", "truncate", "data.max_length")
     else:
-        text = "in d9d, rows are as long as the longest of a batch: set batch.sequence_length"
+        text = "set batch.sequence_length; in d9d, the longest row of a batch determines it"
         c.report("needs a decision", "data.dataset", text)
     if c.value("auto_data.shuffle") and (seed := c.number("data.shuffle_seed")) is not None:
         c.set("data.seed", seed, "data.shuffle_seed")
@@ -354,7 +358,7 @@ def _data(c: Conversion) -> None:
 def _optimizer(c: Conversion) -> None:
     """Optimizers by name, with torch's defaults; decay applies to all weights."""
     if c.value("optimizer.name") is None or c.number("optimizer.lr") is None:
-        text = "d9d takes the optimizer in Python: set [optimizer]"
+        text = "d9d defines the optimizer in Python: set [optimizer]"
         c.report("needs a decision", "optimizer.name", text)
         return
     names = {"adamw": "adamw", "stochastic_adamw": "anyprecision_adamw", "sgd": "sgd",
@@ -391,7 +395,7 @@ def _optimizer(c: Conversion) -> None:
         if reduce is not None:
             c.set("precision.reduce", DTYPES[reduce], key)
     else:
-        text = "the dtype of the weights is the model's in Python: set precision.params"
+        text = "d9d's model defines the dtype of the weights in Python: set precision.params"
         c.report("needs a decision", "optimizer.name", text)
 
 
@@ -399,7 +403,11 @@ def _schedule(c: Conversion) -> None:
     """Phases with a length in steps, as a fraction of all steps, or of the remaining steps."""
     key = "lr_scheduler.scheduler.phases"
     if c.value("lr_scheduler.name") is None:
-        c.report("needs a decision", "lr_scheduler.name", "d9d takes it in Python: set [schedule]")
+        c.report(
+            "needs a decision",
+            "lr_scheduler.name",
+            "d9d defines the schedule in Python: set [schedule]",
+        )
         return
     phases = c.sections(key)
     if c.choice("lr_scheduler.name", "piecewise") is None or not phases:

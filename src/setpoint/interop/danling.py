@@ -18,7 +18,7 @@ from typing import Any, cast
 from setpoint.interop.danling_keys import AXES, KEYS, RENAMED
 from setpoint.interop.dialect import SAVE_MODES, Conversion, Dialect, phases_of
 
-IN_PYTHON = "DanLing takes {} in Python: set [{}]"
+IN_PYTHON = "DanLing defines {} in Python: set [{}]"
 CLASSES = {
     "adam": "Adam", "torch_adam": "Adam", "asgd": "ASGD", "adadelta": "Adadelta",
     "adagrad": "Adagrad", "adamax": "Adamax", "nadam": "NAdam", "radam": "RAdam",
@@ -62,13 +62,13 @@ def _duration(c: Conversion) -> int | None:
     c.copy_given({"name": "name"})
     steps, epochs = c.number("steps"), c.number("epochs")
     if steps is not None and epochs is not None:
-        c.wrong("steps", "given beside epochs")
+        c.wrong("steps", "given together with epochs")
     elif steps is not None:
         c.set("duration", f"{steps} steps", "steps")
     elif epochs is not None:
         c.set("duration", f"{epochs} epochs", "epochs")
     else:
-        c.report("needs a decision", "steps", "it has neither steps nor epochs: set duration")
+        c.report("needs a decision", "steps", "neither steps nor epochs are given: set duration")
     return steps if epochs is None and isinstance(steps, int) else None
 
 
@@ -80,7 +80,11 @@ def _python_objects(c: Conversion) -> None:
         c.set("user.network.type", c.value("network.type"), "network.type")
     for key in ("train_splits", "evaluate_splits"):
         if c.value(key) is not None:
-            c.report("needs a decision", key, "splits by name: set data.sources and evaluation")
+            c.report(
+                "needs a decision",
+                key,
+                "the splits are named in Python: set data.sources and evaluation",
+            )
 
 
 def _ranks(c: Conversion) -> None:
@@ -99,7 +103,7 @@ def _ranks(c: Conversion) -> None:
         keys = ("ft.process_group_timeout_seconds", "ft.process_group_timeout_ms")
         c.set("parallel.torchft.timeout", seconds, *keys)
         if c.data.get("seed") is None:
-            c.report("needs a decision", "seed", "one for all replica groups: set seed")
+            c.report("needs a decision", "seed", "all replica groups need the same seed: set seed")
     if stack != "parallel":
         c.set("parallel.replicate", -1, "stack")
         for key in c.values:
@@ -120,7 +124,7 @@ def _deepspeed(c: Conversion) -> None:
     stage = zero.get("stage") if isinstance(zero, dict) else None
     c.set("parallel.engine.stage", 1 if stage is None else stage, "deepspeed")
     if isinstance(raw, dict) and set(cast("dict[str, object]", raw)) - {"zero_optimization"}:
-        text = "of DeepSpeed's configuration only the stage is read: set parallel.engine"
+        text = "only the stage of DeepSpeed's configuration is converted: set parallel.engine"
         c.report("needs a decision", "deepspeed", text)
 
 
@@ -138,7 +142,7 @@ def _axes(c: Conversion) -> None:
     if degrees["expert_tensor"] > 1:
         c.set("parallel.expert_tensor", degrees["expert_tensor"], f"{axis}.expert_tensor")
     if not c.value("fsdp.enabled") and degrees["shard"] not in (0, 1):
-        text = "weights are divided; in DanLing, each rank of the axis has a copy (fsdp.enabled)"
+        text = "weights are sharded; in DanLing, each rank of the axis has a copy (fsdp.enabled)"
         c.report("differs", f"{axis}.shard", text)
     if degrees["pipeline"] not in (0, 1):
         c.pipeline("parallel.pipeline_schedule")
@@ -152,7 +156,11 @@ def _axes(c: Conversion) -> None:
     if isinstance(reshard, bool):
         c.set("parallel.reshard", reshard, key)
     elif reshard not in (None, "default"):
-        c.report("needs a decision", key, "over a part of the ranks: set parallel.reshard")
+        c.report(
+            "needs a decision",
+            key,
+            "resharding over some of the ranks: set parallel.reshard to their number",
+        )
     if c.value("fsdp.offload_policy") is not None:
         c.set("parallel.sharding.offload", True, "fsdp.offload_policy")
     if names_of := c.names("fsdp.ignored_params"):
@@ -189,7 +197,9 @@ def _batch(c: Conversion) -> None:
     elif size is not None:
         c.set("batch.micro_size", size // max(1, experts), key)
     else:
-        c.report("needs a decision", key, "the size of the data loader: set batch.micro_size")
+        c.report(
+            "needs a decision", key, "the data loader defines the batch size: set batch.micro_size"
+        )
     for name, field in (("num_workers", "workers"), ("prefetch_factor", "prefetch"),
                         ("pin_memory", "pin_memory")):  # fmt: skip
         c.copy_given({f"data.loader.{field}": f"dataloader.{name}"})
@@ -265,7 +275,7 @@ def _rate(c: Conversion, total: int, peak: float) -> Callable[[int], float] | No
     warmup = total // 20 if warmup is None else warmup
     cooldown = total // 5 if cooldown is None else cooldown
     if ratio is not None and final is not None:
-        c.wrong(f"{prefix}.final_lr", "given beside final_lr_ratio")
+        c.wrong(f"{prefix}.final_lr", "given together with final_lr_ratio")
         return None
     if warmup + cooldown > total or min(warmup, cooldown) < 0:
         c.wrong(f"{prefix}.warmup_steps", f"with cooldown_steps at most {total} steps")
@@ -338,20 +348,22 @@ def _schedule(c: Conversion, total: int | None) -> None:
         _plateau(c, peak)
         return
     if interval.startswith(("epoch", "eval", "valid")):
-        text = "in DanLing, a step of the schedule is an epoch: set schedule.by and the lengths"
+        text = "set schedule.by and the lengths; in DanLing, a step of this schedule is an epoch"
         c.report("needs a decision", "scheduler.interval", text)
     total = c.number("scheduler.total_steps") or total
     if not isinstance(total, int) or total < 1 or not isinstance(peak, int | float) or peak <= 0:
         for key in [key for key in c.values if key.startswith("scheduler.")]:
             c.value(key)
-        text = "in DanLing, its length is that of the data: set scheduler.total_steps or [schedule]"
+        text = "set scheduler.total_steps or [schedule]; in DanLing, the data determines the length"
         c.report("needs a decision", "scheduler.type", text)
         return
     is_own = kind in ("linear", "cosine", "constant")
     factor = (_rate if is_own else _torch_rate)(c, total, peak)
     if factor is None:
         if not is_own:
-            c.report("needs a decision", "scheduler.type", f"no field has {kind}: set [schedule]")
+            c.report(
+                "needs a decision", "scheduler.type", f"{kind} has no equivalent: set [schedule]"
+            )
         return
     factors = [factor(step) for step in range(1, total + 1)]
     c.set("schedule.type", "piecewise", "scheduler.type")
@@ -372,7 +384,9 @@ def _plateau(c: Conversion, peak: float) -> None:
     c.set("schedule.floor", (c.number("scheduler.min_lr") or 0.0) / peak, "scheduler.min_lr")
     for key in ("scheduler.monitor", "scheduler.interval"):
         if c.value(key) is not None:
-            c.report("needs a decision", key, "data sets by name: set schedule.monitor")
+            c.report(
+                "needs a decision", key, "the data sets are named in Python: set schedule.monitor"
+            )
 
 
 def _precision(c: Conversion) -> None:
@@ -386,7 +400,11 @@ def _precision(c: Conversion) -> None:
                 words[f"precision.{field}"] = (names[option], "fsdp.mp_policy")
     if c.value("precision") is not None and words["precision.compute"][1] != "precision":
         word = words["precision.compute"][0]
-        c.report("differs", "precision", f"products are in the FSDP policy's param_dtype, {word}")
+        c.report(
+            "differs",
+            "precision",
+            f"the FSDP policy's param_dtype, {word}, determines the dtype of matrix products",
+        )
     for path, (word, key) in words.items():
         dtype = DTYPES.get(str(word).lower().removeprefix("torch."))
         if word is not None and dtype is None:
@@ -394,13 +412,13 @@ def _precision(c: Conversion) -> None:
         elif dtype is not None:
             c.set(path, dtype, key)
     if c.value("fp8.enabled"):
-        text = "a recipe of Transformer Engine: set precision.float8"
+        text = "recipes of Transformer Engine are not supported: set precision.float8"
         c.report("needs a decision", "fp8.enabled", text)
     if c.value("activation_checkpoint.enabled"):
         key, path = "activation_checkpoint", "memory.activation_checkpointing"
         c.set(f"{path}.type", "full", f"{key}.enabled")
         if c.value(f"{key}.module_classes"):
-            text = "each layer is recomputed as a whole, not the modules of some classes"
+            text = "whole layers are recomputed; classes of modules cannot be chosen"
             c.report("differs", f"{key}.module_classes", text)
         if c.value(f"{key}.checkpoint_impl") == "reentrant":
             c.set(f"{path}.reentrant", True, f"{key}.checkpoint_impl")
@@ -486,7 +504,11 @@ def _records(c: Conversion, total: int | None) -> None:
     if c.value("score_name") not in metrics:
         c.wrong("score_name", "one of " + ", ".join(metrics))
     elif c.value("score_split") or c.value("score_name") != "loss":
-        c.report("needs a decision", "score_name", "data sets by name: set evaluation.best")
+        c.report(
+            "needs a decision",
+            "score_name",
+            "the data sets are named in Python: set evaluation.best",
+        )
     if c.value("score.patience") != math.inf and (patience := c.number("score.patience")):
         c.set("evaluation.early_stopping.patience", patience, "score.patience")
     if (period := c.number("gc.interval")) is None:

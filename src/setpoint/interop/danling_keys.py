@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from setpoint.interop.dialect import Key, alike, keys_of
 
-MESH = "the mesh follows from the degrees and the device"
+MESH = "the degrees and the device determine the mesh"
 NO_CHOICE = "{} is fixed in Setpoint"
-SERVICE = "the tracker has no such option"
+SERVICE = "this option of the tracker is not supported"
 AXES = ("replicate", "shard", "context", "pipeline", "tensor", "expert", "expert_tensor")
 
 KEYS = {
@@ -24,34 +24,39 @@ KEYS = {
     # Optimizer and schedule.
     **alike("optim.", "type lr weight_decay betas eps momentum dampening nesterov amsgrad foreach "
              "fused param_groups"),
-    "optim.maximize": Key(None, refused="a loss of your own has the sign", essential=True),
-    "optim.capturable": Key(None, refused="steps are not captured in CUDA graphs"),
-    "optim.differentiable": Key(None, refused="nothing differentiates through a step"),
+    "optim.maximize": Key(None, refused="not supported: negate the loss in your own loss "
+                                        "class", essential=True),
+    "optim.capturable": Key(None, refused="CUDA graphs of the optimizer are not supported"),
+    "optim.differentiable": Key(None, refused="differentiating through optimizer steps is not "
+                                              "supported"),
     **alike("scheduler.", "type interval monitor total_steps warmup_steps cooldown_steps scaling "
              "final_lr_ratio final_lr min_lr step_size milestones gamma T_max T_0 T_mult eta_min "
              "max_lr base_lr patience factor"),
-    "scheduler.mode": Key(None, refused="the direction is that of the metric"),
+    "scheduler.mode": Key(None, refused="the metric determines the direction"),
     # Ranks.
     **{f"parallel.axes.{axis}": Key(1) for axis in AXES},
     **alike("parallel.", "pipeline_n_microbatches loss_parallel"),
     "parallel.module_fqns_per_model_part": Key(None,
-        decision="DanLing lists parts by module names: set parallel.pipelining.split"),
+        decision="set parallel.pipelining.split to Setpoint's names of parts"),
     **keys_of("parallel.", pipeline_schedule="1F1B", pipeline_microbatch_size=1),
     "parallel.use_device_mesh": Key(True, refused=NO_CHOICE.format("a device mesh")),
     "parallel.mesh_device_type": Key(None, refused=MESH),
     "parallel.allow_degree_change": Key(False),
     **alike("fsdp.", "reshard_after_forward mp_policy offload_policy ignored_params"),
     "fsdp.module_classes": Key(None,
-        decision="DanLing gives module classes, Setpoint patterns: set parallel.sharding.units"),
+        decision="set parallel.sharding.units, which takes patterns of names instead of module "
+                 "classes"),
     "fsdp.enabled": Key(False),
     "fsdp.mesh": Key(None, refused=MESH),
-    "fsdp.root_reshard_after_forward": Key(None, refused="the root stays gathered, as in FSDP2"),
-    "fsdp.shard_placement_fn": Key(None, refused="weights are divided along one dimension"),
-    "ddp.find_unused_parameters": Key(False, refused="every parameter has a gradient"),
-    "ddp.static_graph": Key(False, refused="nothing is assumed of the graph"),
+    "fsdp.root_reshard_after_forward": Key(None, refused="the root module always stays gathered"),
+    "fsdp.shard_placement_fn": Key(None, refused="weights are always sharded along their first "
+                                                 "dimension"),
+    "ddp.find_unused_parameters": Key(False, refused="each parameter must get a gradient in each "
+                                                     "step"),
+    "ddp.static_graph": Key(False, refused="a static graph is not assumed"),
     **alike("comm.", "init_timeout_seconds train_timeout_seconds"),
     "comm.backend": Key(None, "parallel.backend"),
-    "comm.init_method": Key(None, refused="the launcher gives the rendezvous address"),
+    "comm.init_method": Key(None, refused="the launcher sets the rendezvous address"),
     "ft.enabled": Key(False),
     "ft.process_group": Key("gloo", "parallel.torchft.process_group"),
     **keys_of("ft.", process_group_timeout_ms=10_000, process_group_timeout_seconds=None),
@@ -61,15 +66,16 @@ KEYS = {
     # Data.
     **alike("dataloader.", "batch_size shuffle num_workers prefetch_factor pin_memory timeout"),
     "dataloader.drop_last": Key(None, refused="a batch may cross from one epoch into the next"),
-    "dataloader.persistent_workers": Key(None, refused="workers run for the whole session"),
-    "dataloader.in_order": Key(None, refused="batches come in the order of the stream"),
-    "dataloader.snapshot_every_n_steps": Key(None, refused="each checkpoint has the position"),
+    "dataloader.persistent_workers": Key(None, refused="workers always persist for the whole "
+                                                       "session"),
+    "dataloader.in_order": Key(None, refused="batches always come in the order of the stream"),
+    "dataloader.snapshot_every_n_steps": Key(None, refused="each checkpoint has the data position"),
     **alike("dataloader.", "val validate test eval evaluate", Key({})),
     # Compilation, precision and memory.
     "compile.enable": Key(False),
     **alike("compile.", "backend fullgraph dynamic mode options precompile_artifact_dir"),
     "compile.optimize_ddp": Key("ddp_optimizer", values={None: None, True: True, False: False}),
-    "compile.memory_policy": Key(None, refused="memory is saved by [memory]"),
+    "compile.memory_policy": Key(None, refused="use [memory]"),
     **alike("fp8.", "enabled recipe recipe_cls recipe_kwargs group"),
     **keys_of("activation_checkpoint.", enabled=False, module_classes=None,
         checkpoint_impl="no_reentrant"),
@@ -86,14 +92,14 @@ KEYS = {
     "checkpoint.async_enabled": Key(True),
     "checkpoint.dedicated_async_process_group": Key(True, refused=NO_CHOICE.format("a group")),
     "checkpoint.async_process_group_backend": Key("gloo", refused=NO_CHOICE.format("gloo")),
-    "checkpoint.backend": Key("auto", refused="one format for any number of ranks"),
+    "checkpoint.backend": Key("auto", refused="there is one format for any number of ranks"),
     **keys_of("checkpoint.", keep_latest_k=0, load_only=False, last_save_model_only=False),
     "checkpoint.enable_ft_dataloader_checkpoints": Key(False,
-        refused="the position in the data is one for all replica groups"),
+        refused="all replica groups share one data position"),
     "checkpoint.ft_dataloader_checkpoint_prefix": Key("dataloader-replica",
         refused="the run directory of a group ends in -replica-N"),
-    "log": Key(True, refused="each rank writes its log"),
-    "logging.file": Key(None, refused="logs lie in the run directory"),
+    "log": Key(True, refused="each rank always writes its log"),
+    "logging.file": Key(None, refused="logs are in the run directory"),
     "tensorboard": Key(False),
     **alike("tensorboard.", "comment purge_step max_queue filename_suffix",
             Key(None, refused=SERVICE)),
@@ -118,14 +124,14 @@ KEYS = {
     "profiling.operator_table_rows": Key(None),
     **alike("profiling.",
             "activities with_modules acc_events use_cuda post_processing_timeout_seconds",
-            Key(None, refused="the profiler has no such option")),
+            Key(None, refused="this option of the profiler is not supported")),
     "heartbeat.enabled": Key(False),
     "heartbeat.interval_seconds": Key(60.0, "resilience.heartbeat.every"),
     "heartbeat.dir_name": Key("heartbeats", refused=NO_CHOICE.format("heartbeats/ in a run")),
     "performance.peak_flops": Key(None, "tracking.peak_flops"),
     **alike("performance.", "model_flops_per_sample model_flops_per_token "
             "hardware_flops_per_sample hardware_flops_per_token",
-            Key(None, refused="operations are counted from the model")),
+            Key(None, refused="FLOPs are computed from the model")),
 }  # fmt: skip
 """All keys, by their names in 0.3 where both have them, with the defaults of the classes."""
 RENAMED = {

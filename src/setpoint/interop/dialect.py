@@ -520,7 +520,7 @@ class Conversion:
             name for name in entry if name not in known.split() and entry[name] is not None
         ]:
             self.report(
-                "not converted", key, f"no field has the meaning of {', '.join(map(str, unused))}"
+                "not converted", key, f"no field corresponds to {', '.join(map(str, unused))}"
             )
 
     def wrong(self, key: str, expected: str) -> None:
@@ -563,7 +563,11 @@ class Conversion:
                 hint = did_you_mean(key, list(known), " ")
                 if self.dialect.own_keys and not hint:
                     self.set(f"{self.dialect.own_keys}.{key}", value, key)
-                    self.report("needs a decision", key, "a key of your own, which your code reads")
+                    self.report(
+                        "needs a decision",
+                        key,
+                        "a key of your own: your code must read it from [user]",
+                    )
                     continue
                 message = f"unknown key of {self.dialect.name}"
                 self.problems.append(
@@ -607,7 +611,7 @@ class Conversion:
                 text = f"in {self.dialect.name}, too: {switch}"
                 self.report("without effect", name, text)
                 continue
-            text = "no field has its meaning next to the other values of the file"
+            text = "no field corresponds to it, given the other values of the file"
             self.report("not converted", name, text)
 
     def _report_unconverted(self, name: str, key: Key) -> None:

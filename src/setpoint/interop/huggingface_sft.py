@@ -33,19 +33,20 @@ KEYS = {
         optional=True),
     "use_rslora": Key(False, "adapter.rank_stabilized", optional=True),
     "activation_offloading": Key(False, "memory.activation_offload", {True: {}}, optional=True),
-    "bnb_4bit_quant_type": Key("nf4", differs="the 4-bit format is NF4"),
-    "bnb_4bit_quant_storage": Key(None, idle="it changes only how the bits are stored"),
-    "lora_task_type": Key("CAUSAL_LM", idle="the task is that of a language model"),
-    "dataset_kwargs": Key(None, decision="set the template or the separator of the tokenizer"),
-    "eos_token": Key(None, decision="set by the tokenizer's files: tokenizer.separator"),
+    "bnb_4bit_quant_type": Key("nf4", differs="only NF4 is supported"),
+    "bnb_4bit_quant_storage": Key(None, idle="affects only how the quantized weights are stored"),
+    "lora_task_type": Key("CAUSAL_LM", idle="the task is always causal language modeling"),
+    "dataset_kwargs": Key(None, decision="set data.sources.N.template or tokenizer.separator"),
+    "eos_token": Key(None, decision="the tokenizer's files define it: set tokenizer.separator to "
+                                    "change it"),
     "router_aux_loss_coef": Key(None, decision="set model.overrides.router_aux_loss_coef"),
     "model_init_kwargs": Key(None, decision="set model.overrides"),
     "truncation_mode": Key("keep_start", refused="rows are truncated at their end"),
     "shuffle_dataset": Key(False, idle="the sampler always shuffles"),
     # Of open-r1.
-    "system_prompt": Key(None, decision="put it into each conversation, or into the template"),
+    "system_prompt": Key(None, decision="put it into the conversations or the template"),
     **alike("", "callbacks benchmarks", Key(None,
-        refused="models are not evaluated elsewhere while a run trains")),
+        refused="evaluation jobs for other machines are not started during training")),
     **alike("", "wandb_run_group num_processes num_completions_to_print",
         Key(None, idle=IDLE)),
     **alike("", "padding_free eval_packing pad_to_multiple_of pad_token tokenizer_name_or_path",
@@ -55,7 +56,7 @@ SPLITS = {"train": "train|training", "validation": "validation|valid|dev|val",
           "test": "test|testing|eval|evaluation"}  # fmt: skip
 """Words in names of files by which the package datasets recognizes splits."""
 RECORDS = (".json", ".jsonl", ".parquet", ".csv", ".arrow")
-PREFERENCES = "a job of preferences or reinforcement learning: Setpoint trains on text"
+PREFERENCES = "training on preferences and reinforcement learning are not supported"
 REFUSED: dict[str, str] = dict.fromkeys(
     ("beta", "max_prompt_length", "num_generations", "reward_model_path", "reward_funcs",
      "desirable_weight", "center_rewards_coefficient", "ref_model_init_kwargs"), PREFERENCES,
@@ -78,7 +79,7 @@ def convert_adapter(c: Conversion) -> None:
     """LoRA or DoRA on the named modules, with weights in NF4 or int8 if they are quantized."""
     if not c.value("use_peft"):
         if c.value("load_in_4bit") or c.value("load_in_8bit"):
-            c.wrong("use_peft", "true beside load_in_4bit or load_in_8bit")
+            c.wrong("use_peft", "true, as load_in_4bit and load_in_8bit need an adapter")
         return
     is_four, is_eight = bool(c.value("load_in_4bit")), bool(c.value("load_in_8bit"))
     kind = "dora" if c.value("use_dora") else "qlora" if is_four else "lora"
@@ -88,7 +89,7 @@ def convert_adapter(c: Conversion) -> None:
         c.set("adapter.quantize", {"type": "nf4", "double": bool(double)} if is_four
               else {"type": "int8"}, "load_in_4bit", "load_in_8bit")  # fmt: skip
     if not (targets := c.names("lora_target_modules")):
-        text = "the query and value projections, which PEFT chooses for most models"
+        text = "query and value projections are adapted, as PEFT does for most models"
         c.report("differs", "lora_target_modules", text)
         targets = ["q_proj", "v_proj"]
     convert_peft(c, targets)
@@ -112,7 +113,7 @@ def convert_data(c: Conversion) -> None:
     if isinstance(length := c.number("max_length"), int):
         c.set("batch.sequence_length", length, "max_length")
     else:
-        text = "TRL allows rows of any length: set batch.sequence_length"
+        text = "null allows rows of any length in TRL: set batch.sequence_length"
         c.report("needs a decision", "max_length", text)
     strategy = c.choice("packing_strategy", "bfd", "bfd_split", "ffd", "wrapped")
     if not c.value("packing"):
@@ -121,14 +122,18 @@ def convert_data(c: Conversion) -> None:
     elif strategy == "wrapped":
         c.set("data.packing.method", "concatenate", "packing_strategy")
         c.set("data.packing.isolate", False, "packing_strategy")
-        here = "rows overlap by a token, so that each position has a target"
-        c.differs("packing_strategy", here, "the first token of a row is no target")
+        here = "rows overlap by one token, so every position has a target"
+        c.differs("packing_strategy", here, "the first token of a row is not a target")
         return
     else:
         c.set("data.packing.method", "first_fit_decreasing", "packing_strategy", "packing")
         c.set("data.packing.isolate", True, "packing")
         if strategy != "ffd":
-            c.report("differs", "packing_strategy", "first fit decreasing; in TRL, best fit")
+            c.report(
+                "differs",
+                "packing_strategy",
+                "rows are packed by first-fit decreasing; in TRL, by best fit",
+            )
     c.set("data.packing.too_long", "truncate", "max_length")
 
 
@@ -209,7 +214,7 @@ def local_files(c: Conversion, key: str, path: str, split: str) -> list[str]:
         others = named("|".join(SPLITS.values()))
         chosen = [file for file in files if file not in others and split == "train"]
         if folder.is_dir() and (split != "train" or others):
-            c.report("needs a decision", key, f"no file of {path} has {split} in its name")
+            c.report("needs a decision", key, f"no file in {path} has {split} in its name")
     if files and not chosen:  # a glob without a match, which `check` refuses
         return [f"{path}/{split}*"]
     return [*map(str, chosen)] or [path]
@@ -221,7 +226,10 @@ def _template(c: Conversion) -> str | None:
         text = c.text(key)
         if text and (text.endswith((".jinja", ".jinja2")) or text in ("chatml", "llama3")):
             return text
-        decision = "the template of the tokenizer, not this one; data.sources.N.template takes a"
+        decision = (
+            "the tokenizer's template is used instead; to use this one, set "
+            "data.sources.N.template to a"
+        )
         if text and not any(report.key == key for report in c.reports):
             c.report("needs a decision", key, f"{decision} Jinja file")
     return None

@@ -45,7 +45,8 @@ KEYS = {
     "auto_find_batch_size": Key(False, refused="the batch size is fixed, not searched"),
     # Optimizer, schedule and loss.
     **keys_of("", optim="adamw_torch_fused"),
-    "optim_target_modules": Key(None, refused="no optimizer projects gradients (GaLore, APOLLO)"),
+    "optim_target_modules": Key(None, refused="optimizers that project gradients (GaLore, "
+                                              "APOLLO) are not supported"),
     "learning_rate": Key(5e-5, "optimizer.lr"),
     **keys_of("", weight_decay=0.0, adam_beta1=0.9, adam_beta2=0.999, adam_epsilon=1e-8,
         max_grad_norm=1.0, lr_scheduler_type="linear", warmup_steps=0.0),
@@ -53,32 +54,33 @@ KEYS = {
     "neftune_noise_alpha": NEFTUNE,
     # Precision, memory and compilation.
     **keys_of("", bf16=False, fp16=False),
-    "bf16_full_eval": Key(False, refused="evaluation computes as training does"),
-    "fp16_full_eval": Key(False, refused="evaluation computes as training does"),
+    "bf16_full_eval": Key(False, refused="evaluation uses the precision of training"),
+    "fp16_full_eval": Key(False, refused="evaluation uses the precision of training"),
     **keys_of("", torch_compile=False),
     "torch_empty_cache_steps": Key(None, "memory.empty_cache", unit="{} steps", optional=True),
     "use_liger_kernel": Key(False, "loss.type", {True: "chunked_cross_entropy"}, optional=True),
     # Ranks.
     "use_cpu": Key(False, "parallel.device", {True: "cpu"}, optional=True),
     "ddp_timeout": Key(1800, "parallel.timeout"),
-    "ddp_find_unused_parameters": Key(None, refused="every parameter takes part in each step"),
-    "accelerator_config": Key(None, refused="accelerate is not used"),
+    "ddp_find_unused_parameters": Key(None, refused="each parameter must get a gradient in each "
+                                                    "step"),
+    "accelerator_config": Key(None, refused="Setpoint does not use accelerate"),
     # Evaluation, logs and checkpoints.
     **keys_of("", eval_strategy="no", eval_on_start=False, per_device_eval_batch_size=8),
-    "eval_delay": Key(0, refused="evaluation begins with training"),
+    "eval_delay": Key(0, refused="the first evaluation cannot be delayed"),
     **keys_of("", logging_strategy="steps", logging_steps=500.0, logging_first_step=False,
         project="huggingface", save_strategy="steps", save_steps=500.0),
     "save_total_limit": Key(None, "checkpoint.keep"),
     "save_only_model": Key(False, "checkpoint.last", {True: "weights"}, optional=True,
-        differs="of the last checkpoint only; others can be resumed"),
+        differs="only the last checkpoint omits the training state"),
     "load_best_model_at_end": Key(False, "checkpoint.keep_best"),
-    "sharded_ddp": Key(None, refused="a former name of fsdp: set parallel.shard"),
-    "ignore_data_skip": Key(False, refused="a resumed run continues at its data position"),
+    "sharded_ddp": Key(None, refused="use parallel.shard (sharded_ddp was replaced by fsdp)"),
+    "ignore_data_skip": Key(False, refused="a resumed run always continues at its data position"),
     # Loader.
     "dataloader_num_workers": Key(0, "data.loader.workers"),
     "dataloader_pin_memory": Key(True, "data.loader.pin_memory"),
     "dataloader_drop_last": Key(False,
-        refused="the stream of rows crosses epochs: no batch of training is smaller"),
+        refused="training batches are always full, since they continue in the next epoch"),
     **keys_of("", train_sampling_strategy="random", group_by_length=False),
     # The model and data of run_clm.py.
     **keys_of("", model_revision="main", validation_split_percentage=5, streaming=False),
@@ -155,7 +157,7 @@ def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) ->
         c.set("schedule.warmup", f"{100 * warmup:.10g} %", *keys)
         if c.value("lr_scheduler_type") != "constant":  # which has no warm-up
             here = f"{100 * warmup:.10g} % of all steps, a fraction if they do not divide"
-            c.differs(keys[0], here, "rounded up; max_steps in place of epochs makes both equal")
+            c.differs(keys[0], here, "rounded up (max_steps instead of epochs makes both equal)")
 
 
 def _model(c: Conversion) -> None:
@@ -166,7 +168,7 @@ def _model(c: Conversion) -> None:
     local_folder = folder if os.path.isfile(os.path.join(folder, "config.json")) else None
     source = config or weights or local_folder
     if source is None:
-        text = "the script takes the model in Python: set [model] and [tokenizer]"
+        text = "the script defines the model in Python: set [model] and [tokenizer]"
         c.report("needs a decision", "model_name_or_path", text)
         return
     keys = ("config_name", "model_name_or_path")
@@ -207,20 +209,21 @@ def _data(c: Conversion) -> None:
     """Texts from a data set or file, concatenated into rows without isolation."""
     name, file = c.text("dataset_name"), c.text("train_file")
     if not name and not file:
-        text = "the script takes the data in Python: set [data] and batch.sequence_length"
+        text = "the script defines the data in Python: set [data] and batch.sequence_length"
         c.report("needs a decision", "dataset_name", text)
     else:
         c.set("data.held_out", 0)
         text = (
-            "documents have separators, and every position of a row has a target; in run_clm, "
-            "texts are joined as they are encoded, and the first token of a block is no target"
+            "documents are separated by a token, and every position of a row has a target; in "
+            "run_clm, "
+            "texts are joined without one, and the first token of a block is not a target"
         )
         c.report("differs", "dataset_name" if name else "train_file", text)
         _sources(c, name, file)
     if isinstance(length := c.number("block_size"), int):
         c.set("batch.sequence_length", length, "block_size")
     elif name or file:
-        text = "as long as the tokenizer allows, up to 1024, there: set batch.sequence_length"
+        text = "run_clm uses the tokenizer's maximum, at most 1024: set batch.sequence_length"
         c.report("needs a decision", "block_size", text)
     _order(c)
 
@@ -233,7 +236,7 @@ def _order(c: Conversion) -> None:
         if c.data.get("data", {}).get("packing", {}).get("method") == "none":
             c.set("data.packing.length_buckets", True, key)
         else:
-            c.report("without effect", key, "the rows of run_clm are all as long as block_size")
+            c.report("without effect", key, "all rows of run_clm have block_size tokens")
     elif strategy == "sequential":
         c.set("data.shuffle", False, "train_sampling_strategy")
     c.copy_given({"data.seed": "data_seed", "data.loader.prefetch": "dataloader_prefetch_factor",
@@ -254,12 +257,15 @@ def _sources(c: Conversion, name: str | None, file: str | None) -> None:
         validation = [{**common, "streaming": None, "split": split}]
         if c.value("eval_strategy") != "no":
             share = c.number("validation_split_percentage")
-            text = f"the split `validation`; there the first {share} % of train if there is none"
+            text = (
+                f"the split `validation` is evaluated; run_clm takes the first {share} % of "
+                f"train if there is none"
+            )
             c.report("differs", "validation_split_percentage", text)
     else:
         train = {"type": "text", "paths": [file]}
         if count:
-            c.report("needs a decision", "max_train_samples", "cut the file of texts yourself")
+            c.report("needs a decision", "max_train_samples", "write a file with only these texts")
         if other := c.text("validation_file"):
             validation = [{"type": "text", "paths": [other]}]
         elif c.value("eval_strategy") != "no":
@@ -276,7 +282,7 @@ def _sources(c: Conversion, name: str | None, file: str | None) -> None:
 def _memory(c: Conversion) -> None:
     """Dtypes of products, recomputation and compilation."""
     if c.value("bf16") and c.value("fp16"):
-        c.wrong("fp16", "given beside bf16: at most one of them is true")
+        c.wrong("fp16", "true together with bf16")
     elif c.value("bf16"):
         c.set("precision.compute", "bf16", "bf16")
     elif c.value("fp16"):
@@ -296,7 +302,7 @@ def _memory(c: Conversion) -> None:
 def _records(c: Conversion, total: int | None) -> None:
     """Evaluation, logs and checkpoints."""
     if c.number(size := "per_device_eval_batch_size") != KEYS[size].default:
-        text = "evaluation has batches of batch.micro_size, which do not change its result"
+        text = "evaluation uses batch.micro_size, which does not change its result"
         c.report("without effect", size, text)
     strategy = c.choice("eval_strategy", "no", "steps", "epoch")
     if strategy == "no":
@@ -308,10 +314,13 @@ def _records(c: Conversion, total: int | None) -> None:
             c.set("evaluation.before_training", True, "eval_on_start")
         metric = str(c.value("metric_for_best_model") or "loss").removeprefix("eval_")
         if c.value("greater_is_better") not in (None, metric == "accuracy"):
-            text = "the best has the lowest loss or the highest accuracy"
+            text = "the best checkpoint has the lowest loss or the highest accuracy"
             c.report("refused", "greater_is_better", text)
         if metric not in ("loss", "accuracy"):
-            text = "metrics of a function in Python: the best is that of the lowest loss"
+            text = (
+                "metrics computed in Python are not available: the best checkpoint has the "
+                "lowest loss"
+            )
             c.report("differs", "metric_for_best_model", text)
         elif metric != "loss" and c.value("load_best_model_at_end"):
             c.set("evaluation.best.metric", metric, "metric_for_best_model")
@@ -326,7 +335,7 @@ def _records(c: Conversion, total: int | None) -> None:
         period(c, "checkpoint.every", "save_strategy", "save_steps", total)
     resume = c.value("resume_from_checkpoint")
     if isinstance(resume, str):
-        text = "a checkpoint of transformers: its weights are model.pretrained"
+        text = "to start from the weights of this checkpoint, set model.pretrained"
         c.report("needs a decision", "resume_from_checkpoint", text)
     elif resume is True:
         c.set("checkpoint.resume", "must", "resume_from_checkpoint")
@@ -343,9 +352,9 @@ def _records(c: Conversion, total: int | None) -> None:
                 tracker |= {part: c.text(f"wandb_{part}") for part in ("project", "entity")}
             trackers.append(tracker)
         elif word not in ("none", "all"):
-            c.report("refused", "report_to", f"there is no tracker {word}")
+            c.report("refused", "report_to", f"the tracker {word} is not supported")
     if c.value("report_to") == "all":
-        text = "all installed ones in transformers: set tracking.trackers"
+        text = "transformers uses all installed trackers: set tracking.trackers"
         c.report("needs a decision", "report_to", text)
     c.set_items("tracking.trackers", trackers, "report_to")
     if isinstance(run := c.value("run_name"), str):

@@ -78,10 +78,9 @@ KEYS = {
     **keys_of("model.", moe_router="softmax_topk", moe_shared_experts=0),
     "model.moe_aux_loss_weight": Key(0.01, "model.moe.balance_loss"),
     "model.moe_gradient_scale": Key(False, "model.moe.gradient_scale", optional=True,
-        differs="gradients are scaled, not outputs"),
+        differs="gradients of experts are scaled, not their outputs"),
     "model.moe_capacity_factor": Key(0.0, "model.moe.capacity_factor", optional=True,
-        differs="all choices share one capacity; in KempnerForge, each of the top-k choices has "
-                "its own"),
+        differs="the top-k choices share one capacity; in KempnerForge, each has its own"),
     **keys_of("model.", moe_sequence_aux_loss_weight=0.0,
         moe_bias_schedule="constant", moe_packed_experts=False,
         moe_expert_ffn_multiplier=1.0),
@@ -120,13 +119,13 @@ KEYS = {
     "checkpoint.keep_last_n": Key(3, "checkpoint.keep"),
     "checkpoint.load_path": Key(None, "checkpoint.load"),
     "checkpoint.export_dtype": Key("bfloat16",
-        idle="only the export script reads it; in Setpoint, `setpoint export --dtype`"),
+        idle="only the export script reads it; use `setpoint export --dtype`"),
     "checkpoint.exclude_from_loading": Key([]),
-    "plugins": Key([], refused="KempnerForge's modules are not imported; import your own with "
+    "plugins": Key([], refused="modules of KempnerForge are not imported; name your own with "
                                "--import"),
     **keys_of("checkpoint.dyn_ckpt_window.", start=0, stop=512, strategy="power2"),
     "checkpoint.ignore_freeze_mismatch": Key(False,
-        idle="only image models freeze parts; in Setpoint, `setpoint train --accept`"),
+        idle="only image models freeze parts; use `setpoint train --accept optimizer.frozen`"),
     "metrics.log_interval": Key(10, "tracking.every", unit="{} steps"),
     **keys_of("metrics.", enable_wandb=False, enable_tensorboard=False,
         wandb_project="kempnerforge", wandb_run_name=None, wandb_run_id="",
@@ -257,8 +256,11 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.adjust_lr", "original")
         rate = c.number("optimizer.muon_adam_lr") or c.number("optimizer.lr")
         c.set("optimizer.adamw_lr", rate, "optimizer.muon_adam_lr", "optimizer.lr")
-        here = "embedding and output use AdamW, and sharded matrices are orthogonalized whole"
-        there = "Muon, up to a ratio of 10 between the dimensions, and each rank's part by itself"
+        here = "embedding and output use AdamW, and sharded matrices are orthogonalized as a whole"
+        there = (
+            "they use Muon up to a ratio of 10 between dimensions, and each rank orthogonalizes "
+            "its part"
+        )
         c.differs("optimizer.name", here, there)
 
 
@@ -277,7 +279,7 @@ def _schedule(c: Conversion) -> None:
         c.set(path, f"{free} steps", key)
         return
     if is_free and free:
-        text = "beside a schedule with a warm-up of its own; set schedule.warmup"
+        text = "the schedule has its own warm-up: set schedule.warmup"
         c.report("needs a decision", "optimizer.schedule_free_warmup_steps", text)
     c.set("schedule.type", names[name], "scheduler.name")
     if name == "none":

@@ -56,7 +56,7 @@ def _complete(c: Conversion) -> None:
 def _prepare(c: Conversion) -> None:
     """Normalize names, and drop values that are passed to the script at the start."""
     if OTHER_PROGRAM.search(str(c.value("program")).rpartition("/")[2]):
-        c.refuse("program", "is not a pretraining of a decoder such as pretrain_gpt.py")
+        c.refuse("program", "is not a program that pretrains a decoder, such as pretrain_gpt.py")
         return
     for name, value in [*c.values.items()]:
         plain, value = argument_of(name, value)
@@ -79,7 +79,7 @@ def _prepare(c: Conversion) -> None:
         if is_started and name != "program" and not (key and (key.idle or key.refused)):
             shown = " ".join(map(str, words))
             answer = f"set {FIELDS[name]}" if name in FIELDS else f"add -- --{name} VALUE"
-            text = f"{shown} is given when the script is started: {answer}"
+            text = f"{shown} is set when the script starts: {answer}"
             c.report("needs a decision", name, text)
             if name in PLACES:
                 c.values[name] = PLACES[name]
@@ -148,7 +148,11 @@ def _loop(c: Conversion) -> int | None:
         end = [f"{steps} steps"] if more >= 0 else end
     if (stop := c.number("exit-interval")) and (not steps or stop < steps):
         end = [f"{stop} steps"]
-        c.report("differs", "exit-interval", "the run ends there; another session would continue")
+        c.report(
+            "differs",
+            "exit-interval",
+            "the run ends there; in Megatron-LM, another session continues it",
+        )
     if minutes := c.number("exit-duration-in-mins"):
         end.append(f"{minutes} min")
     if end:
@@ -171,7 +175,11 @@ def _ramp(c: Conversion, size: int | None) -> BatchStage | None:
         return None
     start, increment, samples = words
     if not size or not c.number("seq-length"):
-        c.report("needs a decision", key, "it ends at a global batch: set it")
+        c.report(
+            "needs a decision",
+            key,
+            "the ramp ends at the global batch size: set --global-batch-size",
+        )
         return None
     if start == size:
         return None
@@ -196,7 +204,9 @@ def _length(c: Conversion, key: str) -> int | None:
     if samples and _unit(c) == "tokens":
         return samples * c.number("seq-length")
     if samples and not size:
-        c.report("needs a decision", key, "samples are steps of a global batch: set it")
+        c.report(
+            "needs a decision", key, "converting samples to steps needs --global-batch-size: set it"
+        )
     return samples // size if samples and size else None
 
 
@@ -231,15 +241,18 @@ def _ranks(c: Conversion) -> None:
     if tensor > 1:
         divides = c.value("sequence-parallel")
         if stages > 1 and divides:
-            c.report("differs", "sequence-parallel", "off: stages send whole sequences")
+            c.report("differs", "sequence-parallel", "off, as pipeline stages send whole sequences")
             divides = False
         elif not divides and stages == 1 and c.number("attention-dropout"):
             # Ranks that divide heads draw different numbers; in Setpoint this requires sequence
             # parallelism.
-            c.report("differs", "sequence-parallel", "on, for dropout in the heads of each rank")
+            c.report("differs", "sequence-parallel", "on, so that dropout differs between ranks")
             divides = True
         if not divides and c.number("attention-dropout"):
-            text = "none where heads are divided and stages as well: ranks would drop the same"
+            text = (
+                "no dropout with both tensor and pipeline parallelism, as ranks would drop the "
+                "same elements"
+            )
             c.report("differs", "attention-dropout", text)
             c.set("model.attention_dropout", 0.0, "attention-dropout")
         c.set("parallel.sequence_parallel", divides, "sequence-parallel")
@@ -260,7 +273,11 @@ def _ranks(c: Conversion) -> None:
         else:
             c.set("parallel.ring", ranks, "context-parallel-size", "cp-comm-type")
             if kinds not in (["p2p"], ["allgather"]):
-                c.report("differs", "cp-comm-type", "one exchange for all layers: a ring")
+                c.report(
+                    "differs",
+                    "cp-comm-type",
+                    "all layers use one kind of communication: ring attention",
+                )
     if c.number("num-experts"):
         expert_tensor = c.number("expert-tensor-parallel-size")
         degree = tensor if expert_tensor is None else expert_tensor
@@ -306,7 +323,7 @@ def _stages(c: Conversion, stages: int, layers: int) -> None:
         middle = stages - bool(first) - bool(last)
         each, rest = divmod(layers - (first or 0) - (last or 0), max(1, middle))
         if rest or each < 0 or "stages_per_rank" in c.data["parallel"].get("pipelining", {}):
-            text = "Megatron-LM gives the layers of each stage: set parallel.pipelining.split"
+            text = "set parallel.pipelining.split to the layers of each stage"
             c.report("needs a decision", next(filter(c.given, keys)), text)
             return
         counts = [first] * bool(first) + [each] * middle + [last] * bool(last)
@@ -347,8 +364,8 @@ def _precision(c: Conversion) -> None:
         if name := c.choice("fp8-recipe", *recipes):
             c.set("precision.float8.recipe", recipes[name], "fp8-recipe", "fp8-format")
             if name in ("delayed", "blockwise"):
-                here = "scales of this step, per tensor or row"
-                c.differs("fp8-recipe", here, "of earlier steps, or per block")
+                here = "scales are those of the current step, per tensor or row"
+                c.differs("fp8-recipe", here, "they are those of earlier steps, or per block")
     if c.value("fp4-format"):
         c.set("precision.float8.recipe", "nvfp4", "fp4-format")
     if not c.value(kept := "first-last-layers-bf16"):
@@ -410,7 +427,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
     unit = _unit(c)
     for key in ("lr-decay-iters", "lr-warmup-iters", "lr-wsd-decay-iters"):
         if unit == "tokens" and c.number(key):
-            c.wrong(key, "given in samples, as train-samples is")
+            c.wrong(key, "given in samples, like train-samples")
             return
     names = {"constant": "constant", "linear": "linear", "cosine": "cosine",
              "inverse-square-root": "inverse_sqrt", "WSD": "wsd"}  # fmt: skip
@@ -439,7 +456,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
         if unit == "steps":
             _exponential(c, warmup, end, floor, min(total or end, 100_000))
             return
-        c.differs("lr-wsd-decay-style", "the rate decays by 1 - sqrt(t)", "exponentially")
+        c.differs("lr-wsd-decay-style", "the learning rate decays by 1 - sqrt(t)", "exponentially")
     c.warm_up(f"{warmup} {unit}", *keys)
     if warmup and (start := c.number("lr-warmup-init")):
         c.set("schedule.warmup_from", start / peak, "lr-warmup-init")
@@ -452,7 +469,11 @@ def _schedule(c: Conversion, total: int | None) -> None:
         del c.data["schedule"]["horizon"]
         c.set("schedule.timescale", f"{max(1, warmup)} {unit}", *keys)
         if floor:
-            c.differs("min-lr", "the rate decays towards the floor", "it is clamped to it")
+            c.differs(
+                "min-lr",
+                "the learning rate decays towards the floor",
+                "it decays towards 0 and is clamped to the floor",
+            )
     if name == "WSD":
         part = c.number("lr-wsd-decay-iters") or _length(c, "lr-wsd-decay-samples")
         curve = {"linear": "linear", "cosine": "cosine"}.get(
@@ -582,7 +603,9 @@ def _data(c: Conversion) -> None:
         if word == "single":
             c.set("data.shuffle", True, "dataloader-type")
         elif word == "external":
-            c.report("needs a decision", "dataloader-type", "data loaded in Python: set [data]")
+            c.report(
+                "needs a decision", "dataloader-type", "the data is loaded in Python: set [data]"
+            )
     model = c.value("tokenizer-model")
     is_known = "vocab_size" in c.data.get("model", {})
     if c.value("tokenizer-type") == "HuggingFaceTokenizer" and isinstance(model, str):
@@ -623,7 +646,10 @@ def _records(c: Conversion) -> None:
     for key in ("load", "pretrained-checkpoint"):
         path = c.text(key)
         if path and (path != c.value("save") or c.value("finetune")):
-            text = f"{path}: a checkpoint of Megatron's; its weights are model.pretrained"
+            text = (
+                f"{path} is a checkpoint of Megatron-LM: import it with `setpoint checkpoint "
+                f"import`, then set model.pretrained"
+            )
             c.report("needs a decision", key, text)
     source = c.value("load")
     resumes = source is not None and source == c.value("save") and not c.value("finetune")
@@ -632,7 +658,9 @@ def _records(c: Conversion) -> None:
     # Without a resume, only the weights of another run are loaded, which these leave as they are.
     for key in ("no-load-optim", "no-load-rng", "ckpt-step"):
         if c.value(key) and resumes:
-            c.report("refused", key, "a run resumes from its latest checkpoint with all its state")
+            c.report(
+                "refused", key, "a run always resumes from its latest checkpoint with all state"
+            )
     c.set("resilience.gc", None, "manual-gc")
     if c.value("manual-gc"):
         if interval := c.number("manual-gc-interval"):
@@ -647,7 +675,7 @@ def _records(c: Conversion) -> None:
         if ranks := c.value("profile-ranks"):
             c.set("profiling.ranks", ranks, "profile-ranks")
     elif c.value("profile"):
-        c.report("refused", "profile", "traces are PyTorch's: [profiling]")
+        c.report("refused", "profile", "PyTorch's profiler is used: set [profiling]")
         for key in ("profile-step-start", "profile-step-end"):
             c.value(key)
 

@@ -86,7 +86,8 @@ KEYS: dict[str, Key] = {
     "ds-sequence-parallel-size": Key(1, "parallel.ulysses"),
     # Of forks by Alibaba and AMD.
     "num-shared-experts": Key(None),
-    "extra-vocab-size": Key(0, decision="add it to the tokenizer's number: set model.vocab_size"),
+    "extra-vocab-size": Key(0, decision="set model.vocab_size to the tokenizer's size plus this "
+                                        "number"),
     "attention-sink-k": Key(0, refused="windows do not include the first tokens of a row"),
     "moe-grouped-gemm": Key(False, "model.moe.packed", optional=True),
     "q-lora-rank": Key(None, "model.mla.query_rank", optional=True),
@@ -96,18 +97,21 @@ KEYS: dict[str, Key] = {
     "v-head-dim": Key(128, "model.mla.value_head_dim"),
         # Keys with a different effect in Setpoint.
     "qk-l2-norm": Key(False, refused="queries and keys have only RMSNorm"),
-    "apply-residual-connection-post-layernorm": Key(False, refused="norms are before or after"),
-    "init-method-xavier-uniform": Key(False, refused="initial weights are normal"),
+    "apply-residual-connection-post-layernorm": Key(False, refused="only norms before or after "
+                                                                   "the sub-layers are supported"),
+    "init-method-xavier-uniform": Key(False, refused="initial weights are always normally "
+                                                     "distributed"),
     "rotary-interleaved": Key(False,
-        differs="rotated pairs are the halves of a head; in Megatron-LM, neighbours, which trains "
+        differs="RoPE rotates the halves of a head; in Megatron-LM, adjacent pairs, which trains "
                 "the same"),
     "rampup-batch-size": Key(None),
     "step-batch-size-schedule": Key(None,
-        refused="batches of the final size; they grow by equal increments: set batch.ramp"),
-    "weight-decay-incr-style": Key("constant", refused="decay is constant"),
-    "decoupled-min-lr": Key(None, differs="the floor is the same share of each group's rate"),
+        refused="the final batch size is used; for growth by equal increments set batch.ramp"),
+    "weight-decay-incr-style": Key("constant", refused="weight decay is constant"),
+    "decoupled-min-lr": Key(None, differs="all groups have the same floor as a share of their "
+                                          "learning rate"),
     "optimizer-cpu-offload": Key(False, "parallel.sharding.offload", optional=True,
-        differs="weights and gradients are in host memory, too"),
+        differs="weights and gradients are offloaded, too"),
     "test-data-path": Key(None, differs="evaluate it with `setpoint evaluate` afterwards"),
     "eod-mask-loss": Key(False, decision="set loss.ignore_index to the token's id"),
     **{name: key for name, key in LISTED.items() if not name.endswith("-")},

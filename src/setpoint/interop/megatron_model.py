@@ -49,7 +49,7 @@ def _decoder(c: Conversion) -> None:
             keys = ("quick-geglu", "glu-linear-offset", "activation-func-clamp-value")
             c.set("model.activation", "swiglu_clamped", *keys)
         else:
-            text = "an activation of Setpoint's: with --glu-linear-offset 1 and "
+            text = "a supported activation: with --glu-linear-offset 1 and "
             c.wrong("quick-geglu", f"{text}--activation-func-clamp-value 7, that of gpt-oss is")
     if c.choice("softmax-type", "vanilla", "learnable") == "learnable":
         c.set("model.attention_sinks", True, "softmax-type")
@@ -102,14 +102,14 @@ def _decoder(c: Conversion) -> None:
         size += 1  # the end of a document
     elif kind == "Llama2Tokenizer" and not size:
         size = 32_000
-        text = "32000 tokens, of the file of Llama 2: set model.vocab_size for another"
+        text = "32000 tokens, as for Llama 2: set model.vocab_size for another tokenizer"
         c.report("needs a decision", "vocab-size", text)
     if size and multiple > 0:
         c.set("model.vocab_size", multiple * -(-size // multiple), "vocab-size", "tokenizer-type")
     else:
         c.set("model.vocab_multiple_of", multiple, "make-vocab-size-divisible-by")
         if kind != "HuggingFaceTokenizer":
-            text = "its size is in the tokenizer's files: set model.vocab_size or tokenizer.path"
+            text = "the tokenizer's files define it: set model.vocab_size or tokenizer.path"
             c.report("needs a decision", "vocab-size", text)
 
 
@@ -159,8 +159,8 @@ def _latent(c: Conversion) -> None:
     for path in ("kv_heads", "head_dim", "qk_norm"):  # low-rank projections have their norms
         c.data["model"].pop(path, None)
     if not c.value("qk-layernorm"):
-        here = "latent queries, keys and values have norms"
-        c.differs("multi-latent-attention", here, "only with --qk-layernorm")
+        here = "latent queries, keys and values always have norms"
+        c.differs("multi-latent-attention", here, "they have norms only with --qk-layernorm")
     c.set("model.positions", "rotary", "multi-latent-attention")
     for key in ("mscale", "mscale-all-dim"):
         c.value(key)  # without scaling, 1
@@ -269,12 +269,12 @@ def _experts(c: Conversion) -> None:
     if c.number("moe-expert-capacity-factor"):
         c.value("moe-pad-expert-input-to-capacity")
         if c.value("moe-token-drop-policy") == "probs":
-            here = "an expert drops its last tokens"
-            c.differs("moe-token-drop-policy", here, "those of the lowest probability")
+            here = "an expert drops the last of its tokens"
+            c.differs("moe-token-drop-policy", here, "it drops those of the lowest probability")
     dispatcher = c.choice("moe-token-dispatcher-type", "allgather", "alltoall", "flex")
     backend = c.value("moe-flex-dispatcher-backend")
     if dispatcher == "flex" and backend == "hybridep":
-        text = "tokens are exchanged all to all; HybridEP does so by kernels of its own"
+        text = "tokens are exchanged by all-to-all, without the kernels of HybridEP"
         c.report("differs", "moe-flex-dispatcher-backend", text)
     elif (
         dispatcher == "flex"

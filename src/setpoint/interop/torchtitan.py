@@ -32,11 +32,10 @@ SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
 OTHERS = {
     "rl_": "reinforcement learning is not supported",
     "flux_|kimi_|qwen35_|.*muse_glimmer_.*mm": IMAGES,
-    "sft_|transformers_modeling_backend_sft|qwen3_8b_first": "Python code makes its conversations",
-    ".*muse_glimmer_": "its attention has an output gate",
-    ".*_mtp": "there is no multi-token prediction",
-    ".*_torchft_": "replica groups average gradients in each step, not weights at intervals "
-    "(DiLoCo)",
+    "sft_|transformers_modeling_backend_sft|qwen3_8b_first": "Python code makes the conversations",
+    ".*muse_glimmer_": "attention with an output gate is not supported",
+    ".*_mtp": "multi-token prediction is not supported",
+    ".*_torchft_": "DiLoCo is not supported",
 }
 """Named configurations that are not converted, by patterns of their names, with the reason."""
 DATASETS = {
@@ -85,13 +84,13 @@ def _model(c: Conversion) -> None:
     if "moe" in FLAVORS[name][flavor]:
         moe = FLAVORS[name][flavor]["moe"]
         if moe["router"]["type"] == "softmax_top_k":
-            here = "experts are not balanced by a bias, which needs a sigmoid"
+            here = "no bias balances the experts, as it needs sigmoid scores"
             c.differs("model.name", here, "they are")
         if not moe.get("first_dense") and moe.get("every", 1) == 1:  # all layers have experts
             c.data["model"].pop("ffn_dim", None)
     if "attention_chunk" in FLAVORS[name][flavor]:
-        here = "chunks start with each document if documents are isolated"
-        c.differs("model.flavor", here, "with the row")
+        here = "attention chunks start with each document if documents are isolated"
+        c.differs("model.flavor", here, "they start with the row")
     if name in ("llama3", "llama4") and c.given("model.tokenizer_path"):
         c.data["model"].pop("rope_scaling", None)  # of 0.1, which scales no positions
     # In 0.3, which has named configurations, positions are scaled for rows of any length.
@@ -162,11 +161,15 @@ def _replica_groups(c: Conversion) -> int:
     if (groups := c.number(size)) < 1:
         c.wrong(size, "at least 1")
     if c.value(method := "fault_tolerance.semi_sync_method") is not None:
-        c.wrong(method, "null: replica groups average the gradients of each step, not weights")
+        c.wrong(
+            method, "null: DiLoCo is not supported, replica groups average gradients in each step"
+        )
     c.set("parallel.torchft.timeout", c.number(timeout) / 1000, timeout)
     c.set("parallel.torchft.group_size", max(1, groups), size)
     if c.value("training.seed") is None:
-        c.report("needs a decision", "training.seed", "one for all replica groups: set seed")
+        c.report(
+            "needs a decision", "training.seed", "all replica groups need the same seed: set seed"
+        )
     return max(1, groups)
 
 
@@ -196,7 +199,11 @@ def _ranks(c: Conversion) -> None:
         if (balancer := c.value(key)) in ("headtail", None):
             c.set("parallel.ring_split", "zigzag" if balancer else "contiguous", key)
         else:
-            c.report("refused", key, "ranks have parts of a sequence, not blocks of its mask")
+            c.report(
+                "refused",
+                key,
+                "sequences are divided into parts of equal size, not by blocks of the mask",
+            )
     key = "parallelism.expert_parallel_comm_backend"
     if c.number("parallelism.expert_parallel_degree") > 1 and (
         c.choice(key, "standard", "deepep") == "deepep"
@@ -248,8 +255,10 @@ def _optimizer(c: Conversion) -> None:
         c.set("optimizer.type", "muon", "optimizer.name")
         c.set("optimizer.adjust_lr", "match_rms_adamw", "optimizer.name")
         c.data["optimizer"].pop("implementation", None)
-        here = "projections are orthogonalized whole, and routers use AdamW"
-        c.differs("optimizer.name", here, "each head's part by itself, and routers have Muon")
+        here = "projections are orthogonalized as a whole, and routers use AdamW"
+        c.differs(
+            "optimizer.name", here, "each head is orthogonalized separately, and routers use Muon"
+        )
     if is_l2:
         c.set("optimizer.type", "import", "optimizer.name")
         c.set("optimizer.target", "torch.optim.Adam", "optimizer.name")
@@ -298,7 +307,9 @@ def _memory(c: Conversion) -> None:
     if mode == "full":
         c.set(f"{path}.type", "full", key)
     elif mode == "memory_budget":
-        text = "the compiler's choice by a budget: set memory.activation_checkpointing"
+        text = (
+            "memory budgets of the compiler are not supported: set memory.activation_checkpointing"
+        )
         c.report("needs a decision", key, text)
         c.value("activation_checkpoint.memory_budget")
     elif mode == "selective":
@@ -320,7 +331,7 @@ def _memory(c: Conversion) -> None:
     if recomputes == "operators" and schedule in SPLIT_BACKWARD and "compile" not in c.data:
         every = "activation_checkpoint.selective_ac_option"
         c.set(path, {"type": "full"}, every)
-        text = f"whole layers are recomputed: {schedule} has two backward passes of a layer"
+        text = f"whole layers are recomputed, as {schedule} has two backward passes per layer"
         c.report("differs", every, text)
     if c.value("liger_kernel.enable_fused_linear_cross_entropy"):
         key = "liger_kernel.enable_fused_linear_cross_entropy"
@@ -372,7 +383,7 @@ def _source(c: Conversion, table: str) -> dict[str, Any] | None:
         return {"type": "huggingface", "path": path}
     if name not in DATASETS:
         field = "data.sources" if table == "training" else "data.validation"
-        text = f"{name} is a data set in torchtitan's own files: set {field}"
+        text = f"{name} is a data set of torchtitan's repository: set {field}"
         c.report("needs a decision", f"{table}.dataset", text)
         return None
     return dict(DATASETS[name])
@@ -409,7 +420,7 @@ def _data(c: Conversion) -> None:
     c.set_items("data.validation", [evaluation], "validation.dataset")
     c.set("evaluation.sequences", count, "validation.steps")
     if count:
-        c.differs("validation.steps", f"{count} sequences in all", "per rank")
+        c.differs("validation.steps", f"{count} sequences are evaluated in all", "per rank")
 
 
 def _records(c: Conversion) -> None:

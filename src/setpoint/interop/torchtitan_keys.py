@@ -5,20 +5,20 @@ from __future__ import annotations
 from setpoint.interop.dialect import Key, alike, keys_of
 
 PRINTED = "affects logging only"
-WORKERS = "workers live as long as the run"
-DEBUGGED = "it is for debugging and changes no number"
+WORKERS = "workers always persist for the whole session"
+DEBUGGED = "it is for debugging and does not affect results"
 IMAGES = "images are not supported: batches contain only tokens"
-NO_DROPOUT = "its models draw no random numbers in a forward pass"
-BALANCED = "stages are balanced by their operations unless parallel.pipelining.split names them"
+NO_DROPOUT = "no random numbers are drawn in the forward pass"
+BALANCED = "stages are balanced by FLOPs; parallel.pipelining.split sets them"
 
 KEYS = {
     "job.dump_folder": Key("./outputs", "workspace"),
     "job.description": Key("default job", "description"),
-    "job.config_file": Key(None, idle="the file is given as the SOURCE"),
-    "job.use_for_integration_test": Key(False, idle="its own tests read it"),
+    "job.config_file": Key(None, idle="give the file as SOURCE"),
+    "job.use_for_integration_test": Key(False, idle="only torchtitan's tests read it"),
     **alike("job.", "print_args print_config", Key(False, idle=PRINTED)),
-    "job.save_config_file": Key(None, idle="a run keeps its configuration"),
-    "job.custom_config_module": Key("", refused="a section of yours is added by --import"),
+    "job.save_config_file": Key(None, idle="the run always records its configuration"),
+    "job.custom_config_module": Key("", refused="add your section with --import"),
     # Model and data.
     **keys_of("model.", name="llama3", flavor="debugmodel", tokenizer_path=None,
         hf_assets_path=None, converters=None, attn_mask_type=None),
@@ -38,22 +38,23 @@ KEYS = {
     "training.dataloader.pin_memory": Key(False, "data.loader.pin_memory"),
     "training.dataloader.prefetch_factor": Key(None, "data.loader.prefetch", optional=True),
     "training.dataloader.persistent_workers": Key(False, idle=WORKERS),
-    "training.dataloader.infinite": Key(True, refused="documents repeat until the duration ends"),
-    "training.disable_cuda_graphs": Key(False, idle="CUDA graphs change no number"),
+    "training.dataloader.infinite": Key(True, refused="documents always repeat until the "
+                                                      "duration ends"),
+    "training.disable_cuda_graphs": Key(False, idle="CUDA graphs do not affect results"),
     "training.debug_moe_force_load_balance": Key(False,
-        refused="experts are chosen by the router"),
+        refused="the router always chooses the experts"),
     "training.enable_cpu_offload": Key(False, "parallel.sharding.offload", optional=True),
     "training.gc_freq": Key(50, "resilience.gc.every", unit="{} steps"),
-    "training.gc_debug": Key(False, refused="collections are not debugged"),
+    "training.gc_debug": Key(False, refused="garbage collections are not logged"),
     "training.seed": Key(None, "seed"),
     "training.deterministic": Key(False, "deterministic"),
     **alike("debug.", "spmd_typechecking detect_anomaly enable_structured_logging",
         Key(None, idle=DEBUGGED)),
     "debug.batch_invariant": Key(False,
-        refused="kernels are chosen by the sizes of a batch, as PyTorch does"),
-    "override.imports": Key([], refused="torchtitan's kernels are not imported"),
+        refused="PyTorch chooses kernels by the sizes of a batch"),
+    "override.imports": Key([], refused="torchtitan's kernels are not used"),
     "debug.deterministic_warn_only": Key(False,
-        refused="operators without a deterministic kernel are errors"),
+        refused="an operator without a deterministic kernel is an error"),
     **keys_of("compile.", enable=False, components=["model", "loss"], backend="inductor"),
     # Ranks.
     "parallelism.data_parallel_replicate_degree": Key(1, "parallel.replicate"),
@@ -63,7 +64,7 @@ KEYS = {
     **keys_of("parallelism.", disable_loss_parallel=False, enable_async_tensor_parallel=False,
         enable_compiled_autograd=False, enable_sequence_parallel=True),
     **alike("parallelism.", "enable_fsdp_symm_mem spmd_backend",
-        Key(None, idle="messages of the same sums")),
+        Key(None, idle="it affects only communication")),
     "parallelism.pipeline_parallel_degree": Key(1, "parallel.pipeline"),
     **keys_of("parallelism.", pipeline_parallel_schedule="1F1B", pipeline_parallel_schedule_csv=""),
     **alike("parallelism.", "pipeline_parallel_split_points module_fqns_per_model_part"),
@@ -74,21 +75,21 @@ KEYS = {
     "parallelism.pipeline_parallel_microbatches": Key(None),
     "parallelism.context_parallel_degree": Key(1, "parallel.ring"),
     "parallelism.context_parallel_rotate_method": Key("allgather",
-        refused="keys and values are passed around the ring; the sums are the same"),
+        refused="keys and values are always passed around the ring, with the same results"),
     "parallelism.context_parallel_load_balancer": Key("headtail"),
     "parallelism.context_parallel_ptrr_mask_key": Key(None,
-        refused="ranks have parts of a sequence, not blocks of its mask"),
+        refused="sequences are divided into parts of equal size, not by blocks of the mask"),
     "parallelism.expert_parallel_degree": Key(1, "parallel.expert"),
     "parallelism.expert_parallel_comm_backend": Key("standard"),
     "parallelism.pipeline_parallel_expert_parallel_overlap": Key(True,
-        refused="exchanges of experts overlap as the pipeline schedule has them"),
+        refused="the pipeline schedule determines the overlap of expert communication"),
     "parallelism.expert_tensor_parallel_degree": Key(1),
     "comm.init_timeout_seconds": Key(300, "parallel.timeout"),
     "comm.train_timeout_seconds": Key(100, "parallel.step_timeout"),
-    "comm.trace_buf_size": Key(20_000, refused="a rank that hangs is named from its own records"),
+    "comm.trace_buf_size": Key(20_000, refused="Setpoint's own records name a rank that hangs"),
     "comm.save_traces_folder": Key("comm_traces"),
-    "comm.save_traces_file_prefix": Key("rank_", refused="traces have names by their rank"),
-    "comm.mode": Key("default", refused="`setpoint check --dry-run` has a fake process group",
+    "comm.save_traces_file_prefix": Key("rank_", refused="traces are named by rank"),
+    "comm.mode": Key("default", refused="use `setpoint check --fake-step`",
         essential=True),
     # Optimizer and schedule.
     "optimizer.name": Key("AdamW"),
@@ -98,7 +99,8 @@ KEYS = {
     "optimizer.implementation": Key("fused", "optimizer.implementation", {"fused": "fused",
         "foreach": "foreach", "for-loop": "loop", "fused_opt_states_bf16": "fused"}),
     "optimizer.early_step_in_backward": Key(False,
-        refused="updates within the backward pass cannot use the norm of all gradients"),
+        refused="updates within the backward pass are not supported, as clipping needs all "
+                "gradients"),
     **keys_of("lr_scheduler.", warmup_steps=200, total_steps=None, decay_ratio=None,
         decay_type="linear", min_lr_factor=0.0),
     # Memory and float8.
@@ -110,23 +112,23 @@ KEYS = {
         Key(False, idle=PRINTED)),
     "float8.enable_fsdp_float8_all_gather": Key(False),
     "float8.precompute_float8_dynamic_scale_for_fsdp": Key(False,
-        refused="scales are computed when weights are gathered, to the same bits"),
+        refused="scales are computed when weights are gathered, with identical results"),
     **keys_of("float8.", recipe_name=None, filter_fqns=None, emulate=False,
         enable_float8_linear=False),
     "float8.force_recompute_fp8_weight_in_bwd": Key(False,
-        refused="whole layers or operations are recomputed, by their kind"),
+        refused="recomputation is chosen by layer or kind of operation"),
     "float8.moe_fqns_prototype": Key(None),
     **keys_of("mx.", recipe_name="mxfp8_cublas", filter_fqns=None, moe_fqns_prototype=None),
     **alike("", "mx.mxfp8_dim1_cast_kernel_choice mx.use_fp8_dim1_cast_triton_kernel "
-        "quantize.grouped_mm.mx.recipe_name", Key(None, refused="the kernel is torchao's choice")),
+        "quantize.grouped_mm.mx.recipe_name", Key(None, refused="torchao chooses the kernel")),
     "memory_estimation.enabled": Key(False),
-    "memory_estimation.disable_fake_mode": Key(False, refused="`setpoint check --plan` computes"),
+    "memory_estimation.disable_fake_mode": Key(False, refused="`setpoint check --plan` estimates"),
     # Records.
     "checkpoint.enable_checkpoint": Key(False),
-    "checkpoint.folder": Key("checkpoint", idle="within a run always checkpoints/"),
+    "checkpoint.folder": Key("checkpoint", idle="always checkpoints/ in the run directory"),
     **keys_of("checkpoint.", interval=500, initial_load_path=None),
     "checkpoint.initial_load_model_only": Key(True,
-        refused="weights in Hugging Face format come without training state"),
+        refused="weights in Hugging Face format have no training state"),
     "checkpoint.initial_load_in_hf": Key(False),
     "checkpoint.initial_load_dequantize": Key(False,
         refused="weights in Hugging Face format are read in the dtype of their files"),
@@ -135,13 +137,13 @@ KEYS = {
         last_save_in_hf=False, export_dtype="float32", async_mode="disabled", keep_latest_k=10,
         load_step=-1, exclude_from_loading=None, enable_first_step_checkpoint=False),
     "checkpoint.create_seed_checkpoint": Key(False,
-        refused="initial weights depend on no layout of the ranks here"),
+        refused="initial weights do not depend on the layout of ranks"),
     "metrics.log_freq": Key(10, "tracking.every", unit="{} steps"),
     **keys_of("metrics.", enable_tensorboard=False, save_tb_folder="tb", enable_wandb=False),
     **alike("metrics.", "disable_color_printing enable_color_printing",
         Key(False, idle=PRINTED)),
-    "metrics.save_for_all_ranks": Key(False, refused="the main rank tracks sums over all ranks"),
-    "metrics.rank_0_only": Key(True, refused="the main rank tracks sums over all ranks"),
+    "metrics.save_for_all_ranks": Key(False, refused="the main rank logs metrics of all ranks"),
+    "metrics.rank_0_only": Key(True, refused="the main rank logs metrics of all ranks"),
     **keys_of("profiling.", enable_profiling=False, save_traces_folder="profile_traces",
         profile_freq=10, profiler_active=1, profiler_warmup=3, enable_memory_snapshot=False,
         save_memory_snapshot_folder="memory_snapshot", profiler_repeat=None,
@@ -152,7 +154,7 @@ KEYS = {
         local_batch_size=8, seq_len=2048, freq=10, steps=-1),
     **alike("validation.dataloader.", "num_workers persistent_workers pin_memory prefetch_factor "
         "infinite",
-        Key(None, refused="evaluation has the loader of training")),
+        Key(None, refused="evaluation uses the loader settings of training")),
     **keys_of("fault_tolerance.", enable=False, process_group_timeout_ms=10_000, group_size=0,
         semi_sync_method=None),
     "fault_tolerance.process_group": Key("gloo", "parallel.torchft.process_group"),
@@ -160,8 +162,8 @@ KEYS = {
     "fault_tolerance.min_replica_size": Key(1, "parallel.torchft.min_replica_size"),
     **alike("fault_tolerance.", "sync_steps num_fragments should_quantize fragment_sync_delay "
         "fragment_update_alpha", Key(None, idle="semi_sync_method is not set")),
-    "experimental.custom_import": Key("", refused="a module of yours is named by --import"),
-    "experimental.custom_args_module": Key("", refused="a section of yours is added by --import"),
+    "experimental.custom_import": Key("", refused="name your module with --import"),
+    "experimental.custom_args_module": Key("", refused="add your section with --import"),
     "liger_kernel.enable_fused_linear_cross_entropy": Key(False),
 }  # fmt: skip
 """All keys, with the defaults of the configuration classes of 0.2.2 and 0.3.0."""

@@ -25,7 +25,7 @@ from setpoint.interop.dialect import (
 from setpoint.interop.torchtune_models import FAMILIES, component, convert_model
 
 PRINTED = "affects logging only"
-OTHER_JOB = "a job of {}: Setpoint trains on text"
+OTHER_JOB = "{} is not supported"
 ATTENTION = {"q_proj": "query", "k_proj": "key", "v_proj": "value", "output_proj": "output"}
 TURN = {"input": "prompt", "output": "completion"}
 """Columns of a question and its answer, as rows of conversations name them."""
@@ -58,18 +58,19 @@ KEYS = {
         apply_lora_to_output=False, lora_rank=8, lora_alpha=16.0, lora_dropout=0.0, use_dora=False,
         quantize_base=False),
     "quantizer": Key(None, essential=True,
-        refused="weights are quantized neither during training nor after it"),
+        refused="quantization during or after training is not supported"),
     **keys_of("tokenizer.", _component_=None, path=None, max_seq_len=None, merges_file=None,
         merges_path=None, vocab_path=None, special_tokens=None, special_tokens_path=None,
         truncation_type="right"),
     "tokenizer.prompt_template": Key(None,
-        decision="torchtune's prompt template: give data.sources.0.template"),
+        decision="set data.sources.0.template to a Jinja form of this prompt template"),
     **keys_of("checkpointer.", _component_="torchtune.training.FullModelHFCheckpointer",
         checkpoint_dir=REQUIRED, checkpoint_files=None, adapter_checkpoint=None,
         recipe_checkpoint=None, output_dir=None, model_type=None, safe_serialization=True,
         keep_last_n_checkpoints=None),
     "resume_from_checkpoint": Key(False,
-        decision="a run is resumed by its directory as SOURCE; torchtune's checkpoints are not"),
+        decision="torchtune's checkpoints are not resumed; a run of Setpoint is, with its "
+                 "directory as SOURCE"),
     "save_adapter_weights_only": Key(False),
     "enable_async_checkpointing": Key(False, "checkpoint.mode", {False: "sync", True: "async"}),
     "save_every_n_steps": Key(None),
@@ -86,22 +87,22 @@ KEYS = {
     **keys_of("optimizer.", _component_=REQUIRED, lr=None, weight_decay=None, betas=None, eps=None,
         momentum=None, dampening=None, nesterov=None, amsgrad=False, fused=None, foreach=None),
     "optimizer_in_bwd": Key(False,
-        refused="updates come after the backward pass: the same numbers, and more memory"),
+        refused="updates always follow the backward pass, with the same results and more memory"),
     **keys_of("lr_scheduler.", _component_=None, num_warmup_steps=None, num_cycles=0.5),
     "clip_grad_norm": Key(None),
     "loss._component_": Key("torchtune.modules.loss.CEWithChunkedOutputLoss"),
-    "loss.num_output_chunks": Key(8, idle="the number of chunks changes only memory"),
+    "loss.num_output_chunks": Key(8, idle="the number of chunks affects only memory"),
     "loss.ignore_index": Key(-100),
-    "loss.mask_ignored_tokens": Key(True, idle="it changes only memory"),
+    "loss.mask_ignored_tokens": Key(True, idle="it affects only memory"),
     # Ranks, memory and precision.
     "device": Key("cuda", "parallel.device", {"cuda": "cuda", "cpu": "cpu"}),
     **keys_of("", dtype="bf16", compile=None, enable_activation_checkpointing=False),
     "enable_activation_offloading": Key(False, "memory.activation_offload", {True: {}},
         optional=True),
-    "activation_offloading_use_streams": Key(True, idle="it changes only the order of copies"),
+    "activation_offloading_use_streams": Key(True, idle="it affects only the order of copies"),
     **keys_of("", ac_mode=None, ac_option=None),
-    "custom_sharded_layers": Key([], idle="embedding and output are units of their own"),
-    "memory_efficient_fsdp_wrap": Key(False, idle="each layer is a unit"),
+    "custom_sharded_layers": Key([], idle="embedding and output are always separate units"),
+    "memory_efficient_fsdp_wrap": Key(False, idle="each layer is always a unit"),
     "fsdp_cpu_offload": Key(False),
     "fsdp.cpu_offload": Key(False),
     "fsdp_reshard_after_forward": Key(True),
@@ -111,8 +112,8 @@ KEYS = {
     "context_parallel_dim": Key(1, "parallel.ring"),
     "data_parallel_shard_dim": Key(-1, "parallel.shard"),
     "data_parallel_replicate_dim": Key(1, "parallel.replicate"),
-    "mixed_precision._component_": Key(None, idle="another key must enable it"),
-    "mixed_precision.enabled": Key(False, refused="matrix products are not computed in int8"),
+    "mixed_precision._component_": Key(None, idle="it needs another key that enables it"),
+    "mixed_precision.enabled": Key(False, refused="int8 training is not supported"),
     **keys_of("", enable_fp8_training=False, fp8_recipe_name=None, cudnn_deterministic_mode=None),
     # Records.
     "metric_logger": Key({}),
@@ -126,7 +127,7 @@ KEYS = {
     **alike("", "tasks limit include_path max_seq_length max_new_tokens prompt temperature top_k"),
     "enable_kv_cache": Key(True),
     **alike("", "instruct_template chat_format", Key(None,
-        decision="torchtune's template of a prompt: set chat.template")),
+        decision="set chat.template to a Jinja form of this prompt template")),
 }  # fmt: skip
 """All keys that recipes and components read, with their defaults."""
 
@@ -221,7 +222,7 @@ def _weights(c: Conversion) -> None:
     folder = folder.rstrip("/")
     if reader != "FullModelHFCheckpointer":
         folder = folder.removesuffix("/original")
-        text = f"weights of Hugging Face's format are needed: give model.pretrained ({folder} here)"
+        text = f"weights in Hugging Face's format are needed: set model.pretrained (here {folder})"
         c.report("needs a decision", "checkpointer._component_", text)
     c.set("model.pretrained", folder, key)
     c.set("tokenizer.type", "huggingface", "tokenizer._component_")
@@ -243,7 +244,11 @@ def _data(c: Conversion) -> None:
     share = _share_held_out(entries, validation) if period else 0.0
     c.set("data.held_out", share, "dataset_val")
     if share:
-        c.report("differs", "dataset", "rows are held out by a hash; in torchtune, the last ones")
+        c.report(
+            "differs",
+            "dataset",
+            "held-out rows are chosen by a hash; in torchtune, they are the last ones",
+        )
         entries, validation = [{**entries[0], "split": "train"}], []
     sources = [_source(c, entry, "dataset") for entry in entries]
     known = [source for source in sources if source is not None]
@@ -265,7 +270,7 @@ def _data(c: Conversion) -> None:
         c.set("data.packing.method", "next_fit", "dataset")
         c.set("data.packing.too_long", "truncate", "tokenizer.max_seq_len")
     if c.value("collate_fn") not in (None, KEYS["collate_fn"].default):
-        c.wrong("collate_fn", f"{KEYS['collate_fn'].default}: rows are padded on the right")
+        c.wrong("collate_fn", f"{KEYS['collate_fn'].default}: rows are always padded on the right")
     if not period or not (share or validation):
         c.value("batch_size_val")  # no batch is evaluated
         c.set("evaluation", None, "dataset_val")
@@ -279,7 +284,7 @@ def _data(c: Conversion) -> None:
     c.set("evaluation.every", f"{period} steps", "run_val_every_n_steps")
     c.set("evaluation.sequences", None, "dataset_val")
     if c.value("batch_size_val") not in (None, c.value("batch_size")):
-        text = "evaluation takes micro-batches of batch.micro_size"
+        text = "evaluation uses batch.micro_size"
         c.report("differs", "batch_size_val", text)
 
 
@@ -300,7 +305,9 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     split, files = entry.get("split", "train"), entry.get("data_files")
     flag = "data.sources" if key == "dataset" else "data.validation"
     names = "_component_ packed source split data_files max_seq_len"
-    decision = f"{name or 'a data set without _component_'} is torchtune's own code: set {flag}"
+    decision = (
+        f"{name or 'a data set without _component_'} is defined in torchtune's code: set {flag}"
+    )
     if name in TEXTS:
         c.report_rest(key, entry, f"{names} name column add_eos split_across_pack")
         place, subset, column = TEXTS[name]
@@ -333,7 +340,11 @@ def _source(c: Conversion, entry: dict[str, Any], key: str) -> dict[str, object]
     is_alpaca = name.startswith("alpaca")
     on_input = entry.get("train_on_input", is_alpaca)
     if is_alpaca:
-        c.differs(key, "Alpaca's prompt alone", "within the control tokens of a chat")
+        c.differs(
+            key,
+            "rows hold Alpaca's prompt alone",
+            "they hold it within the control tokens of a chat",
+        )
     return {"type": "conversations", "paths": paths, "template": "alpaca" if is_alpaca else None,
             "columns": columns or None, "loss_on": "all" if on_input else "answers",
             "filter": limits or None}  # fmt: skip
@@ -363,8 +374,8 @@ def _loop(c: Conversion) -> None:
         keys = ("max_steps_per_epoch", "epochs")
         c.set("duration", [f"{epochs} epochs", f"{epochs * steps} steps"], *keys)
         if epochs > 1:
-            here = "an epoch continues after the steps"
-            c.differs("max_steps_per_epoch", here, "the next one is shuffled again")
+            here = "training continues within the epoch after these steps"
+            c.differs("max_steps_per_epoch", here, "a newly shuffled epoch begins")
     elif isinstance(epochs, int):
         c.set("duration", f"{epochs} epochs", "epochs")
     else:
@@ -374,7 +385,7 @@ def _loop(c: Conversion) -> None:
               "LinearCrossEntropyLoss": "chunked_cross_entropy"}  # fmt: skip
     package, name = component(c, "loss")
     if "rlhf" in package:
-        c.wrong("loss._component_", "a supervised loss: preferences are not trained on")
+        c.wrong("loss._component_", "a supervised loss; preference losses are not supported")
         return
     if name not in losses:
         c.wrong("loss._component_", "one of " + ", ".join(losses))
@@ -407,10 +418,13 @@ def _optimizer(c: Conversion) -> None:
     if kind is not None and library != "torch":
         # Its moments are in fp32 with weights in bf16.
         kind = "anyprecision_adamw" if c.value("dtype") == "bf16" else "adamw"
-        text = "moments are on the device; in torchtune, also in host memory (paged)"
+        text = "optimizer state is on the device; in torchtune, also in host memory (paged)"
         if name != "PagedAdamW":
             target = f"--optimizer.type import --optimizer.target {package}.{name}"
-            text = f"moments in fp32, not in few bits; {target} --import {library} has those"
+            text = (
+                f"optimizer state is in fp32, not in 8 bits; for 8 bits use {target} --import "
+                f"{library}"
+            )
         c.report("differs", key, text)
     c.set("optimizer.type", kind or "import", key)
     if kind is None:
@@ -441,7 +455,7 @@ def _schedule(c: Conversion) -> None:
         c.set("schedule.type", "none", "lr_scheduler._component_")
         return
     if name != "get_cosine_schedule_with_warmup" or c.number("lr_scheduler.num_cycles") != 0.5:
-        text = f"a schedule of its own ({name}): set [schedule]"
+        text = f"the schedule {name} is not known: set [schedule]"
         c.report("needs a decision", "lr_scheduler._component_", text)
         return
     key, warmup = "lr_scheduler.num_warmup_steps", c.number("lr_scheduler.num_warmup_steps") or 0
@@ -533,7 +547,7 @@ def _records(c: Conversion) -> None:
 def _inference(c: Conversion) -> None:
     """An inference job: benchmark tasks, or a prompt to continue."""
     if c.given("epochs") or c.given("dataset"):
-        c.wrong("tasks" if c.given("tasks") else "max_new_tokens", "in a file that trains")
+        c.wrong("tasks" if c.given("tasks") else "max_new_tokens", "set in a file that trains")
         return
     package, _ = component(c, "model")
     family = package.removeprefix("torchtune.models.").partition(".")[0]
@@ -550,14 +564,16 @@ def _inference(c: Conversion) -> None:
     c.set("parallel.device", c.value("device"), "device")
     c.copy_given({"seed": "seed"})
     if component(c, "tensor_parallel_plan")[0]:
-        text = "in torchtune, all ranks divide each matrix: set parallel.tensor to their number"
+        text = (
+            "set parallel.tensor to the number of ranks, which all divide each matrix in torchtune"
+        )
         c.report("needs a decision", "tensor_parallel_plan._component_", text)
     if tasks := c.names("tasks"):
         c.set("harness.tasks", tasks, "tasks")
         c.copy_given({"batch.micro_size": "batch_size"})
         c.copy_given({"harness.limit": "limit", "harness.tasks_path": "include_path"})
         if c.number("max_seq_length"):
-            c.report("differs", "max_seq_length", "rows are as long as the model takes them")
+            c.report("differs", "max_seq_length", "the model's maximum length is used")
         return
     templated = family.startswith(("llama3", "qwen", "phi", "gemma"))
     prompt: Any = c.value("prompt")
@@ -573,7 +589,7 @@ def _inference(c: Conversion) -> None:
     elif templated:
         c.set("chat", {}, "tokenizer._component_")
     if system and not templated:
-        c.differs("prompt", "formatted by the chat template of the weights", "one text")
+        c.differs("prompt", "prompts are formatted by the chat template of the weights", "one text")
     c.set("generation.max_tokens", c.number("max_new_tokens"), "max_new_tokens")
     c.copy_given({f"generation.{key}": key for key in ("temperature", "top_k")})
     if not c.value("enable_kv_cache"):
@@ -591,10 +607,10 @@ DIALECT = Dialect(
         **dict.fromkeys(("teacher_model._component_", "kd_ratio", "kd_loss._component_"),
                         OTHER_JOB.format("distillation")),
         **dict.fromkeys(("model.image_size", "model.decoder_trainable", "model.encoder_trainable"),
-                        "images reach no model of Setpoint: batches hold tokens"),
+                        "images are not supported"),
         **dict.fromkeys(("reward_and_value_model._component_", "policy_model._component_",
                          "ref_checkpointer._component_", "loss.beta",
                          "forward_batch_size", "grpo_samples", "num_generations"),
-                        OTHER_JOB.format("preferences or reinforcement learning")),
+                        OTHER_JOB.format("preference or reinforcement learning")),
     },
 )  # fmt: skip

@@ -119,9 +119,11 @@ def convert_model(c: Conversion) -> bool:
     if (dropout := c.number("model.attn_dropout")) > 0:
         c.set("model.attention_dropout", dropout, "model.attn_dropout")
     if family == "gemma2":
-        c.differs(key, "attention is capped at 50 and logits at 30, as in the weights", "reversed")
+        c.differs(
+            key, "soft caps are 50 for attention and 30 for logits, as in the weights", "reversed"
+        )
     if family == "phi4":
-        text = "torchtune rotates with a base of 10,000; that of the weights' config.json is used"
+        text = "the RoPE base of the weights' config.json is used; in torchtune, 10,000"
         c.set("model.rope_base", 250_000.0, key)
         c.report("differs", key, text)
     return True

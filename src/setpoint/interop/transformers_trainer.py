@@ -38,7 +38,8 @@ QUANTIZED = {
 
 
 NEFTUNE = Key(None, "model.embedding_noise", optional=True,
-    differs="scaled by the number of tokens in a row; in transformers, by the padded length",
+    differs="noise is scaled by the number of tokens in a row; in transformers, by the padded "
+            "length",
 )  # fmt: skip
 PACKED = r"(.*\.)?experts\.\w+$"
 """Pattern of the names of packed experts."""
@@ -104,7 +105,7 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
         curve = curves.get(str(options.get("decay_type", "cosine")))
         decay, stable = options.get("num_decay_steps"), options.get("num_stable_steps")
         if curve is None or type(decay) is not int:
-            expected = "with num_decay_steps and a decay_type of " + ", ".join(curves)
+            expected = "a mapping with num_decay_steps, and a decay_type of " + ", ".join(curves)
             c.wrong("lr_scheduler_kwargs", expected)
             return
         c.set("schedule.decay", curve, *kwargs)
@@ -122,7 +123,7 @@ def convert_schedule(c: Conversion, key: str, total: int | None) -> None:
         if cycles > 1 and total and is_whole:
             _restarts(c, key, rise, (total - rise) // cycles, cycles)
     if unknown := [option for option in options if option not in known]:
-        text = f"{', '.join(unknown)}: no curve has it; set schedule.type = piecewise with phases"
+        text = f"no schedule has {', '.join(unknown)}: set schedule.type = piecewise with phases"
         c.report("needs a decision", "lr_scheduler_kwargs", text)
 
 
@@ -130,7 +131,7 @@ def _ahead(c: Conversion, key: str, warmup: str, total: int | None, start: float
     """Set a cosine in which every step has the factor of its end, with a curve one step shorter."""
     count, _, unit = warmup.partition(" ")
     if not total or unit != "steps" or int(count) < 1:
-        c.report("differs", key, "the curve is one step behind that of transformers")
+        c.report("differs", key, "the learning rate lags that of transformers by one step")
         return
     del c.data["schedule"]["warmup"]
     c.data["schedule"].pop("warmup_at", None)
@@ -160,13 +161,14 @@ def convert_optimizer(c: Conversion, key: str) -> None:
     kind = OPTIMIZERS.get(name) or QUANTIZED[name]
     c.set("optimizer.type", kind, key)
     if name in QUANTIZED:
-        text = "optimizer state is in the dtype of the weights, in transformers in few bits: "
-        text += "a class of bitsandbytes is optimizer.type = import, by --import"
+        text = "optimizer state is in the dtype of the weights; in transformers, in 4 or 8 bits. "
+        text += "optimizer.type = import with --import bitsandbytes uses bitsandbytes' optimizers"
         c.report("differs", key, text)
     elif kind == "adafactor":
         text = (
-            "the rate is relative; in transformers, absolute (scale_parameter off), as with "
-            "optimizer.target = transformers.optimization.Adafactor, by --import"
+            "the learning rate is relative; in transformers, absolute (scale_parameter off), as "
+            "with "
+            "optimizer.target = transformers.optimization.Adafactor and --import transformers"
         )
         c.report("differs", key, text)
     decay = c.number("weight_decay") or 0.0
@@ -193,7 +195,7 @@ def convert_optimizer(c: Conversion, key: str) -> None:
         c.set("optimizer.momentum", arguments.pop("momentum", 0.0), "optim_args", key)
         c.set("optimizer.nesterov", arguments.pop("nesterov", False), "optim_args", key)
     if arguments:
-        text = f"{', '.join(arguments)}: set [optimizer] where a field has it"
+        text = f"set the fields of [optimizer] for {', '.join(arguments)}"
         c.report("needs a decision", "optim_args", text)
 
 
@@ -248,7 +250,7 @@ def convert_peft(
     has_experts = _has_experts(str(c.data.get("model", {}).get("pretrained")))
     if {*FEED_FORWARD} & {name.rpartition(".")[2] for name in targets} and (
             not parameters and has_experts):  # fmt: skip
-        text = "for some families PEFT adapts packed experts by these names: set adapter.targets"
+        text = "in some families PEFT adapts packed experts by these names: set adapter.targets"
         c.report("needs a decision", "lora_target_modules", text)
     keys = ("lora_target_modules", "lora_target_parameters")
     c.set("adapter.targets", patterns, *keys)
@@ -317,7 +319,7 @@ def convert_shards(c: Conversion) -> None:
     if str(reshard).lower() in ("false", "shard_grad_op") or strategy in ("2", "shard_grad_op"):
         c.set("parallel.reshard", False, "fsdp_config", "fsdp")
     if "hybrid" in strategy:
-        text = "each node has all weights there: set parallel.shard to its number of GPUs"
+        text = "weights are sharded within a node: set parallel.shard to its number of GPUs"
         c.report("needs a decision", "fsdp", text)
     if "no_shard" in strategy:
         c.set("parallel.shard", 1, "fsdp_config", "fsdp")
@@ -342,7 +344,7 @@ def convert_shards(c: Conversion) -> None:
              "activation_checkpointing", "cpu_ram_efficient_loading", "final_state_dict_type",
              "mixed_precision_policy"}  # fmt: skip
     if unknown := [name for name in options if name not in known]:
-        c.wrong("fsdp_config", f"with options that FSDP has, but {', '.join(unknown)}")
+        c.wrong("fsdp_config", f"a mapping of FSDP's options: unknown {', '.join(unknown)}")
 
 
 def _deepspeed(c: Conversion) -> None:
@@ -352,7 +354,7 @@ def _deepspeed(c: Conversion) -> None:
         value = read_json_file(c, "deepspeed", value)
     settings: Any = value if isinstance(value, dict) else {}
     if not isinstance(zero := settings.get("zero_optimization"), dict):
-        text = "the file is not here: set parallel.engine.stage and offload as it has them"
+        text = "the file does not exist here: set parallel.engine.stage and parallel.engine.offload"
         c.report("needs a decision", "deepspeed", text)
         c.set("parallel.engine.type", "deepspeed", "deepspeed")
         return
@@ -361,7 +363,9 @@ def _deepspeed(c: Conversion) -> None:
     if not stage:
         return
     if stage not in (1, 2, 3):
-        c.wrong("deepspeed", f"with a zero_optimization.stage of 0 to 3, but {stage!r}")
+        c.wrong(
+            "deepspeed", f"a configuration with zero_optimization.stage from 0 to 3, but {stage!r}"
+        )
         return
     c.set("parallel.engine.type", "deepspeed", "deepspeed")
     c.set("parallel.engine.stage", stage, "deepspeed")
@@ -409,5 +413,5 @@ def period(c: Conversion, path: str, strategy: str, key: str, total: int | None)
     elif total:
         c.set(path, f"{math.ceil(total * steps)} steps", key, strategy)
     else:
-        text = f"a share of all steps, whose number is unknown with epochs: set {path}"
+        text = f"a share of all steps, but their number is unknown with epochs: set {path}"
         c.report("needs a decision", key, text)

@@ -13,11 +13,11 @@ from typing import Any
 from setpoint.interop.dialect import REQUIRED, Conversion, Dialect, Key, alike, keys_of
 
 MEDIA = "images, video and sound are not supported: batches contain only tokens"
-DISTILLATION = "there is no distillation; a loss of your own gets logits and targets"
-DEEPEP = "DeepEP takes a model of type = transformer, with parallel.dispatch"
-UNREAD = "the trainer does not read it"
-KERNEL = "a kernel of the same arithmetic"
-PREFETCH = "one unit is prefetched, or parallel.sharding.forward_prefetch of them"
+DISTILLATION = "distillation is not supported; a loss of your own gets logits and targets"
+DEEPEP = "DeepEP needs a model of type = transformer and parallel.dispatch = deepep"
+UNREAD = "its trainer does not read this key"
+KERNEL = "it chooses a kernel for the same computation"
+PREFETCH = "one unit is prefetched; parallel.sharding.forward_prefetch sets another number"
 ATTENTION: dict[object, object] = {
     None: "auto",
     "eager": "eager",
@@ -35,19 +35,22 @@ KEYS = {
     # Model.
     **keys_of("model.", model_path=None, config_path=None, tokenizer_path=None),
     "model.attn_implementation": Key("flash_attention_3", values=ATTENTION),
-    "model.merge_qkv": Key(True, refused="projections are those of the model in transformers"),
+    "model.merge_qkv": Key(True, refused="merged projections are not supported in models of "
+                                         "transformers"),
     "model.basic_modules": Key([],
-        decision="xorl gives module classes, Setpoint patterns: set parallel.sharding.units"),
+        decision="set parallel.sharding.units, which takes patterns of names instead of module "
+                 "classes"),
     "model.foundation": Key({}, "model.overrides", optional=True),
     "model.encoders": Key({}, refused=MEDIA, essential=True),
     **keys_of("model.", moe_implementation=None, ep_dispatch="alltoall"),
     "model.deepep_buffer_size_gb": Key(2.0, refused=DEEPEP),
     "model.deepep_num_sms": Key(20, refused=DEEPEP),
     "model.deepep_async_combine": Key(False, refused=DEEPEP),
-    "model.rmsnorm_mode": Key("native", refused="PyTorch's kernel, or the compiler's"),
+    "model.rmsnorm_mode": Key("native", refused="RMSNorm always uses PyTorch's or the compiler's "
+                                                "kernel"),
     "model.train_router": Key(False),
     **alike("model.", "router_fp32 lm_head_fp32 attention_cast_bf16",
-        Key(None, refused="modules compute in precision.compute, as in transformers")),
+        Key(None, refused="precision.compute and transformers determine the dtype of each module")),
     **alike("model.", "activation_native rope_native record_routing_weights"
         " alltoall_combine_hidden_chunk_size flash_attention_deterministic",
         Key(None, idle=KERNEL)),
@@ -64,21 +67,22 @@ KEYS = {
         refused="a batch may cross from one epoch into the next"),
     "data.shuffle_merged_datasets": Key(True, "data.shuffle"),
     "data.shuffle_before_merging_datasets": Key(False,
-        idle="all are shuffled together after that, or data.shuffle orders them"),
+        idle="all data sets are shuffled together afterwards, or ordered by data.shuffle"),
     **keys_of("data.", dataset_shard_num=None, dataset_shard_idx=None),
     "data.dataset_num_proc": Key(None, "data.prepare.workers", optional=True),
-    "data.num_dataset_shards_to_save": Key(None, refused="`setpoint data push --shards` has it"),
-    "data.skip_prepare_dataset": Key(False, refused="the folder is a source of type tokens"),
-    "data.push_dataset_to_hub": Key(None, refused="`setpoint data push` does so"),
+    "data.num_dataset_shards_to_save": Key(None, refused="use `setpoint data push --shards`"),
+    "data.skip_prepare_dataset": Key(False, refused="use a source of type tokens with the folder "
+                                                    "of prepared data"),
+    "data.push_dataset_to_hub": Key(None, refused="use `setpoint data push`"),
     "data.hf_use_auth_token": Key(None),
-    "data.is_preprocess": Key(False, refused="`setpoint data prepare` does so"),
+    "data.is_preprocess": Key(False, refused="use `setpoint data prepare`"),
     "data.sample_packing_method": Key("sequential"),
     "data.sample_packing_sequence_len": Key(32_000, "batch.sequence_length"),
     "data.sample_packing_group_size": Key(100_000),
     "data.sample_packing_sequentially": Key(None, idle=UNREAD),
-    "data.sample_packing_mp_start_method": Key(None, idle="packing takes no processes here"),
+    "data.sample_packing_mp_start_method": Key(None, idle="packing uses no processes"),
     "data.sample_packing_bin_size": Key(None,
-        refused="isolated documents need no limit on how many share a row"),
+        refused="the number of documents in a row is not limited"),
     "data.eval_sample_packing": Key(None, idle=UNREAD),
     "data.pad_to_multiple_of": Key(128, "data.packing.pad_to_multiple_of"),
     # Ranks.
@@ -88,7 +92,7 @@ KEYS = {
     "train.pipeline_parallel_size": Key(1, "parallel.pipeline"),
     **keys_of("train.", pipeline_parallel_schedule="1F1B", pipeline_parallel_virtual_stages=1),
     "train.pp_variable_seq_lengths": Key(True,
-        refused="stages pad to the longest row of a step, which changes no number"),
+        refused="stages always pad to the longest row of a step, with the same results"),
     "train.expert_parallel_size": Key(1, "parallel.expert"),
     "train.ulysses_parallel_size": Key(1, "parallel.ulysses"),
     "train.ringattn_parallel_size": Key(1, "parallel.ring"),
@@ -96,11 +100,11 @@ KEYS = {
     "train.enable_forward_prefetch": Key(True, refused=PREFETCH),
     "train.enable_backward_prefetch": Key(None, refused=PREFETCH),
     "train.ep_outside": Key(False),
-    "train.ep_intranode": Key(True, idle="ep_outside orders the mesh"),
+    "train.ep_intranode": Key(True, idle="ep_outside determines the order of the mesh"),
     # The loop.
     "train.seed": Key(42, "seed"),
     "train.enable_full_determinism": Key(False, "deterministic"),
-    "train.allow_cuda_launch_blocking": Key(False, idle="it changes no number"),
+    "train.allow_cuda_launch_blocking": Key(False, idle="it does not affect training results"),
     "train.micro_batch_size": Key(1, "batch.micro_size"),
     "train.gradient_accumulation_steps": Key(1, "batch.accumulation"),
     **keys_of("train.", num_train_epochs=1, max_steps=None),
@@ -116,26 +120,26 @@ KEYS = {
     "train.muon_ns_steps": Key(5, "optimizer.steps"),
     "train.muon_adjust_lr_fn": Key(None),
     "train.muon_distributed_mode": Key("shard_local",
-        refused="a divided matrix is orthogonalized whole"),
+        refused="a sharded matrix is always orthogonalized as a whole"),
     **alike("train.muon_", "ns_algorithm gram_ns_num_restarts gram_ns_restart_iterations"
         " grad_dtype update_dtype force_momentum_path",
-        Key(None, refused="the iteration is that of torch.optim.Muon")),
+        Key(None, refused="the iteration is always that of torch.optim.Muon")),
     **alike("train.muon_", "ns_use_quack_kernels grouped_gram_ns_fp32_byte_limit",
         Key(None, idle=KERNEL)),
-    "train.muon_fallback_optimizer": Key("adamw", refused="other weights have AdamW"),
+    "train.muon_fallback_optimizer": Key("adamw", refused="AdamW always trains the other weights"),
     **keys_of("train.", lr_min=1e-7, lr_start=0.0, lr_warmup_ratio=0.0, lr_decay_style="constant",
         lr_decay_ratio=1.0),
     # Precision and memory.
     **keys_of("train.", enable_gradient_checkpointing=True),
     "train.fsdp_reduce_dtype": Key("fp32", "precision.reduce", optional=True),
     "train.moe_grad_reduce_mode": Key("reduce_scatter",
-        refused="gradients are summed in precision.reduce"),
+        refused="precision.reduce sets the dtype of gradient reduction"),
     **alike("train.", "enable_fp8_training fp8_cfg",
-        Key(None, decision="products in blocks of fp8: set precision.float8")),
+        Key(None, decision="set precision.float8, whose recipes differ from fp8 in blocks")),
     "train.enable_qarl": Key(False, refused="quantization-aware training is not supported"),
     "train.enable_mixed_precision": Key(True, "precision.compute", {True: "bf16"}, optional=True),
     "train.gradient_checkpointing_method": Key(None,
-        refused="recompute_modules and moe_checkpoint_method have the parts"),
+        refused="use recompute_modules and moe_checkpoint_method"),
     **keys_of("train.", enable_reentrant=False, recompute_modules=None, moe_checkpoint_method=None,
         enable_activation_offload=False, activation_gpu_limit=0.0, init_device="cuda",
         load_weights_mode="broadcast"),
@@ -146,14 +150,14 @@ KEYS = {
     "train.enable_compile": Key(False, "compile", {True: {}}, optional=True),
     "train.compile_dynamic_shapes": Key(False, "compile.dynamic", optional=True),
     "train.activation_offload_prefetch_count": Key(0,
-        refused="copies return when the backward pass needs them"),
+        refused="activations are copied back when the backward pass needs them"),
     # Records.
     "train.output_dir": Key(REQUIRED, "workspace"),
     **keys_of("train.", ckpt_manager="dcp", save_steps=0, save_epochs=1),
     "train.save_async": Key(False, idle=UNREAD),
     **keys_of("train.", load_checkpoint_path=None, load_optimizer=True),
     "train.save_hf_weights": Key(True, "checkpoint.export", {True: {}}, optional=True),
-    "train.repo_commit": Key(None, refused="the record has the commit that runs"),
+    "train.repo_commit": Key(None, refused="environment.json records the commit of the run"),
     "train.log_format": Key("progress_bar", "tracking.progress", {"progress_bar": "bar",
         "structured": "lines"}),
     **keys_of("train.", use_wandb=True, wandb_project="Xorl", wandb_name=None, wandb_tags=None),
@@ -171,11 +175,11 @@ KEYS = {
     "lora.unfuse_for_lora": Key(False, "adapter.fused_projections", {True: "split"}, optional=True),
     "lora.lora_target_modules": Key(None),
     "lora.moe_hybrid_shared_lora": Key(False,
-        refused="experts have matrices of their own, or none"),
+        refused="adapters of experts do not share matrices"),
     "lora.lora_b_init_std": Key(0.0, "adapter.b_std", optional=True),
-    "lora.save_lora_only": Key(False, refused="`setpoint export --adapter` writes it alone"),
+    "lora.save_lora_only": Key(False, refused="use `setpoint export --adapter`"),
     "lora.quant_format": Key("nvfp4"),
-    "lora.quant_group_size": Key(16, idle="each format has a group size of its own"),
+    "lora.quant_group_size": Key(16, idle="each format has its own group size"),
     **keys_of("lora.", exclude_modules=None, merge_lora_interval=0, reset_optimizer_on_merge=False,
         enable_aqn=False, aqn_alpha=1.0),
     "distill.enable_distillation": Key(False, refused=DISTILLATION, essential=True),
@@ -205,7 +209,7 @@ def _model(c: Conversion) -> None:
     weights, config = c.value("model.model_path"), c.value("model.config_path")
     source = config or weights
     if not source:
-        c.wrong("model.model_path", "given, nor is model.config_path")
+        c.wrong("model.model_path", "given, and neither is model.config_path")
         return
     c.set("model.type", "huggingface")
     if weights:
@@ -221,10 +225,10 @@ def _model(c: Conversion) -> None:
     keys = ("model.tokenizer_path", "model.config_path", "model.model_path")
     c.tokenizer(c.value("model.tokenizer_path") or source, *keys)
     if c.value("model.moe_implementation") in ("triton", "quack"):
-        text = "its kernels of experts are not used; products of packed experts are grouped"
+        text = "xorl's expert kernels are not used; packed experts use grouped matrix products"
         c.report("refused", "model.moe_implementation", text)
     if c.value("model.ep_dispatch") == "deepep" and c.number("train.expert_parallel_size") > 1:
-        text = "experts of a model of transformers exchange rows by all-to-all"
+        text = "models of transformers exchange tokens of experts by all-to-all"
         c.report("refused", "model.ep_dispatch", text)
     has_experts = c.given("model.moe_implementation") or c.number("train.expert_parallel_size") > 1
     if not c.value("model.train_router") and has_experts:
@@ -362,14 +366,18 @@ def _data(c: Conversion) -> None:
     if parts > 0 and (remainder := c.number(key) % parts):
         length = c.number(key) + parts - remainder
         c.set("batch.sequence_length", length, key)
-        c.differs(key, f"rows hold {length} tokens, in {parts} parts", "fewer tokens and padding")
+        c.differs(
+            key,
+            f"rows hold {length} tokens, in {parts} parts",
+            "rows hold fewer tokens, and padding",
+        )
     c.set("data.held_out", 0)
     c.value("data.select_columns")  # other columns are not read
     methods = {"sequential": "next_fit", "multipack": "first_fit_decreasing"}
     if c.pick("data.packing.method", "data.sample_packing_method", methods) == "multipack":
         path, key = "data.packing.group_size", "data.sample_packing_group_size"
         c.set(path, c.number(key), key)
-        text = "lengths are sorted in each group (first-fit decreasing); in xorl, they are not"
+        text = "documents of a group are packed by first-fit decreasing; in xorl, in their order"
         c.report("differs", "data.sample_packing_method", text)
 
 
@@ -417,7 +425,9 @@ def _adapter(c: Conversion) -> None:
     c.set("adapter.type", "qlora" if is_quantized else "lora", switch)
     if targets := c.names(key := "lora.lora_target_modules"):
         if FUSED.keys() & {*targets}:
-            c.differs(key, "each part has its own adapter", "one adapts the fused projection")
+            c.differs(
+                key, "each projection has its own adapter", "the fused projection has one adapter"
+            )
         c.set("adapter.targets", [part for name in targets for part in FUSED.get(name, [name])],
               key)  # fmt: skip
     if is_quantized:

@@ -1,7 +1,7 @@
 """The long form, `make torture`: `python -m tests.long.torture.table [--rounds N] [--seed N]`.
 
 Each round runs every campaign with another seed; with the counts of all rounds the table of
-docs/faults.md is written.
+docs/reference/tested-faults.md is written.
 """
 
 import argparse
@@ -18,7 +18,7 @@ from pathlib import Path
 from ...support.forks import forked, shared
 from .faults import FAULTS, Fault
 
-PAGE = Path(__file__).parents[3] / "docs" / "faults.md"
+PAGE = Path(__file__).parents[3] / "docs/reference/tested-faults.md"
 TABLE = re.compile(r"(<!-- torture -->\n).*?(<!-- end -->)", re.DOTALL)
 ROW = re.compile(r"^\| ([^|]+) \| (\d+|-) \| (\d+|-) \|", re.MULTILINE)
 TOTAL = re.compile(r"\*\*(\d+) faults\*\*, (\d+) survived; (\d+) states")
