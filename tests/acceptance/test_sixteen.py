@@ -1,4 +1,4 @@
-"""The sixteen promises of docs/reference/promises.md, one test for each, through what users touch."""
+"""The sixteen promises of docs/reference/promises.md, a test for each, as users see them."""
 
 import itertools
 import json

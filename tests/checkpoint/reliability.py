@@ -1,8 +1,8 @@
 """Write the table of faults of checkpoints: `python -m tests.checkpoint.reliability`.
 
-It is in docs/reference/tested-faults.md. The command tries all faults, which takes minutes, and counts
-them; words after the command choose rows. The slow tests try them as well, and fail where there are
-fewer than the page says.
+It is in docs/reference/tested-faults.md. The command tries all faults, which takes
+minutes, and counts them; words after the command choose rows. The slow tests try them as well, and
+fail where there are fewer than the page says.
 """
 
 import functools

@@ -1,6 +1,7 @@
 """Runs that are disturbed in every way, and then compared with undisturbed ones, bit for bit.
 
-`make torture` is the long form, which writes docs/reference/tested-faults.md; `campaign` says what a campaign is.
+`make torture` is the long form, which writes docs/reference/tested-faults.md; `campaign` says what
+a campaign is.
 """
 
 import json
