@@ -17,7 +17,8 @@ from setpoint.checkpoint.folder import (
     remove,
     step_of,
 )
-from setpoint.config import SetpointError
+
+from ..support.snapshots import refused
 
 
 def test_names_and_steps(tmp_path: Path) -> None:
@@ -86,7 +87,7 @@ def test_a_pointer_moves_when_told(tmp_path: Path) -> None:
 @pytest.mark.parametrize("content", [b"", b"step-1\n", b"\xff\xfe", b"../step-00000001\n"])
 def test_a_broken_pointer_is_named(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "latest").write_bytes(content)
-    with pytest.raises(SetpointError, match="latest names no checkpoint"):
+    with refused():
         read_pointer(tmp_path, "latest")
     assert readable_pointer(tmp_path, "latest") is None
 
@@ -111,6 +112,6 @@ def a_huge_file(path: Path) -> None:
 @pytest.mark.parametrize("odd", [a_pipe, a_folder, a_link_to_itself, a_huge_file])
 def test_what_is_no_pointer_is_not_read(tmp_path: Path, odd: Callable[[Path], None]) -> None:
     odd(tmp_path / "latest")
-    with pytest.raises(SetpointError, match=r"latest (cannot be read|names no checkpoint)"):
+    with refused():
         read_pointer(tmp_path, "latest")
     assert readable_pointer(tmp_path, "latest") is None

@@ -19,8 +19,8 @@ from setpoint.checkpoint.optimizer_state import (
     split_tensors,
 )
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
 
+from ..support.snapshots import refused
 from .stored import load
 
 Factory = Callable[[Any], Optimizer]
@@ -240,18 +240,15 @@ def test_differences_are_refused_by_name() -> None:
     tensors, state = capture_optimizer(optimizer, named, options_of(optimizer))
 
     sgd = FACTORIES["sgd"](groups(model))
-    with pytest.raises(
-        SetpointError, match="contains the state of AdamW, but the optimizer is SGD"
-    ):
+    with refused():
         restore_optimizer(sgd, named, tensors, state)
     one_group = torch.optim.AdamW([p for p in model.parameters() if p.requires_grad])
-    with pytest.raises(SetpointError, match="has 2 parameter groups, but this one 1") as caught:
+    with refused():
         restore_optimizer(one_group, named, tensors, state)
-    assert "moved: unused (1 -> 0), norm.weight (1 -> 0), norm.bias (1 -> 0)." in str(caught.value)
     renamed = [(name.replace("norm", "ln"), parameter) for name, parameter in named]
-    with pytest.raises(SetpointError, match=r"only in the checkpoint norm.*only in this run ln"):
+    with refused():
         restore_optimizer(optimizer, renamed, tensors, state)
-    with pytest.raises(SetpointError, match=r"parameter of shape \(3,\) that is not among"):
+    with refused():
         capture_optimizer(optimizer, named[1:], options_of(optimizer))
 
 

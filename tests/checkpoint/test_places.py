@@ -6,8 +6,8 @@ import torch
 from setpoint.checkpoint.manifest import DamagedCheckpoint
 from setpoint.checkpoint.places import RECORD, find_checkpoint, verify_record
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
 
+from ..support.snapshots import refused
 from .stored import load
 
 TENSORS = {"model": {"w": torch.zeros(2)}}
@@ -25,9 +25,9 @@ def make(root: Path, *, texts: bool = True) -> CheckpointStore:
 def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> None:
     store = make(tmp_path)
     (tmp_path / "step-00000003" / name).write_text("other")
-    with pytest.raises(DamagedCheckpoint, match=name):
+    with refused(DamagedCheckpoint):
         verify_record(tmp_path / "step-00000003")
-    with pytest.raises(DamagedCheckpoint, match=name):
+    with refused(DamagedCheckpoint):
         load(store.root, 3)
     assert load(store.root, 3, only=("model",)).step == 3
     newest = store.load_newest()
@@ -36,7 +36,7 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
 
 
 def test_a_checkpoint_without_one_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="step-00000001 has no record"):
+    with refused():
         verify_record(load(make(tmp_path, texts=False).root, 1).path)
 
 
@@ -57,5 +57,5 @@ def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
     make(tmp_path)
     (tmp_path / "best").unlink()
     for name in ("best", "step-00000009", "step-1"):
-        with pytest.raises(SetpointError, match=f"no checkpoint {name} in .*, only step-00000001"):
+        with refused():
             find_checkpoint(tmp_path / name)

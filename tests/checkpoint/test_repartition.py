@@ -14,9 +14,10 @@ from setpoint.checkpoint.loading import load_directory
 from setpoint.checkpoint.manifest import DamagedCheckpoint, Manifest, read_manifest
 from setpoint.checkpoint.repartition import convert
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
 from setpoint.files.atomic import Written
 from setpoint.shapes.placed import in_memory
+
+from ..support.snapshots import refused
 
 TIED = torch.arange(21.0).reshape(7, 3)
 MODEL = {
@@ -69,21 +70,19 @@ def crafted(directory: Path, name: str, text: str) -> Path:
 
 
 @pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"file": "../checkpoints/step-00000007/model.safetensors"}, "of row is in no file"),
-        ({"shape": [0, 4]}, "the parts of row do not cover the whole tensor"),
-    ],
+    "change",
+    [{"file": "../checkpoints/step-00000007/model.safetensors"}, {"shape": [0, 4]}],
+    ids=["another file", "another shape"],
 )
 def test_parts_are_the_whole_and_lie_in_files_of_the_checkpoint(
-    source: Path, tmp_path: Path, change: dict[str, Any], words: str
+    source: Path, tmp_path: Path, change: dict[str, Any]
 ) -> None:
     """Else a tensor would hold what was in memory before, or what no checksum is known of."""
     convert(source, tmp_path / "divided", 2)
     index = json.loads((tmp_path / "divided" / "model.index.json").read_text())
     index["tensors"]["row"]["parts"][0] |= change
     crafted(tmp_path / "divided", "model.index.json", json.dumps(index))
-    with pytest.raises(DamagedCheckpoint, match=words):
+    with refused(DamagedCheckpoint):
         load_directory(tmp_path / "divided")
 
 
@@ -113,7 +112,7 @@ def test_there_and_back(source: Path, tmp_path: Path, parts: int) -> None:
 def test_a_damaged_source_is_refused(source: Path, tmp_path: Path) -> None:
     file = source / "model.safetensors"
     file.write_bytes(file.read_bytes()[:-1] + b"\7")
-    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has the BLAKE3"):
+    with refused(DamagedCheckpoint):
         convert(source, tmp_path / "copy", 2)
     assert not (tmp_path / "copy").exists()
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoints"]
@@ -132,7 +131,7 @@ def test_a_full_disk_leaves_nothing(
         return real(*given)
 
     monkeypatch.setattr(module, "write_file", full)
-    with pytest.raises(SetpointError, match="cannot be written: No space left"):
+    with refused():
         convert(source, tmp_path / "copy", 2)
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoints"]
 
@@ -146,7 +145,7 @@ def test_what_arrives_otherwise_is_seen(
         "encode_one_by_one",
         lambda tensors, aliases, read: real(tensors, aliases, lambda name: read(name) * 0),
     )
-    with pytest.raises(SetpointError, match=r"differs in model/"):
+    with refused():
         convert(source, tmp_path / "copy", None)
     assert not (tmp_path / "copy").exists()
 
@@ -155,6 +154,6 @@ def test_nothing_is_overwritten(source: Path, tmp_path: Path) -> None:
     (tmp_path / "copy").mkdir()
     convert(source, tmp_path / "copy", None)
     before = json.loads((tmp_path / "copy" / "manifest.json").read_text())
-    with pytest.raises(SetpointError, match="is not empty"):
+    with refused():
         convert(source, tmp_path / "copy", 2)
     assert json.loads((tmp_path / "copy" / "manifest.json").read_text()) == before

@@ -25,6 +25,7 @@ from setpoint.files.threads import in_threads
 from setpoint.parallel.world import World
 from setpoint.shapes.placed import in_memory, put
 
+from ..support.snapshots import refused
 from .stored import load
 
 
@@ -95,9 +96,9 @@ def test_tensors_are_read_into_the_memory_of_the_run(tmp_path: Path) -> None:
     content = file.read_bytes()
     for changed in (content[:-1], content + b"0", content[:-1] + b"0"):
         file.write_bytes(changed)
-        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors changed"):
+        with refused(DamagedCheckpoint):
             put(into, found["model"]["w"])
-        with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors has [0-9t]"):
+        with refused(DamagedCheckpoint):
             load(store.root, 1)
 
 

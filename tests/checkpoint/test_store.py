@@ -13,10 +13,11 @@ from setpoint.checkpoint.config import Checkpoint
 from setpoint.checkpoint.folder import At, Retention, is_named, protected_by_pointers, read_pointer
 from setpoint.checkpoint.places import find_checkpoint
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config import ConfigError, resolve
 from setpoint.shapes.placed import put
 from setpoint.units import Period
 
+from ..support.snapshots import refused
 from .stored import load, pointers
 
 
@@ -146,7 +147,7 @@ def test_nothing_there(tmp_path: Path) -> None:
 def test_dangling_pointer(tmp_path: Path) -> None:
     store = make(tmp_path, [None])
     (tmp_path / "latest").write_text("step-00000900\n")
-    with pytest.raises(SetpointError, match="no checkpoint latest in .*, only step-00000100"):
+    with refused():
         find_checkpoint(tmp_path / "latest")
     auto = store.load_newest()
     assert auto is not None and auto.step == 100
@@ -154,7 +155,7 @@ def test_dangling_pointer(tmp_path: Path) -> None:
 
 def test_a_step_behind_the_newest_is_refused(tmp_path: Path) -> None:
     store = make(tmp_path, [3.0, 2.0, 1.0], keep=None)
-    with pytest.raises(SetpointError, match=r"step 250 cannot be saved.*step 300.*set_aside_after"):
+    with refused():
         store.save(250, {}, {})
     store.set_aside_after(200)
     assert (store.steps, pointers(store.root)) == ([100, 200], (200, 200))
@@ -174,7 +175,7 @@ def test_everything_or_nothing_set_aside(tmp_path: Path) -> None:
 
 def test_an_unwritable_place(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SetpointError, match="cannot be written: Not a directory"):
+    with refused():
         CheckpointStore(tmp_path / "file" / "checkpoints").save(1, {}, {})
 
 
@@ -287,27 +288,27 @@ def test_a_store_that_does_not_write_changes_nothing(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    "flags",
     [
-        ({"last_dtype": "bf16"}, "last_dtype"),
-        ({"keep_every": "last_step"}, "keep_every"),
-        ({"keep_every": "9 steps", "keep": None}, "keep_every"),
-        ({"save": False, "every": "9 steps"}, "every"),
-        ({"save": False, "last": "weights"}, "last"),
-        ({"save": False, "at": "powers_of_two"}, "at"),
-        ({"save": False, "at_start": True}, "at_start"),
-        ({"save": False, "keep_every": "9 steps"}, "keep_every"),
-        ({"save": False, "mode": "async"}, "mode"),
+        {"last_dtype": "bf16"},
+        {"keep_every": "last_step"},
+        {"keep_every": "9 steps", "keep": None},
+        {"save": False, "every": "9 steps"},
+        {"save": False, "last": "weights"},
+        {"save": False, "at": "powers_of_two"},
+        {"save": False, "at_start": True},
+        {"save": False, "keep_every": "9 steps"},
+        {"save": False, "mode": "async"},
     ],
+    ids=str,
 )
-def test_what_would_have_no_effect(flags: dict[str, Any], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_would_have_no_effect(flags: dict[str, Any]) -> None:
+    with refused(ConfigError):
         resolve(Checkpoint(**flags))
-    assert [problem.path for problem in caught.value.problems] == [said]
 
 
 def test_steps_are_counted_from_one() -> None:
     assert resolve(Checkpoint(at=(3, 1))).at == (3, 1)
     for value in ((0,), "powers_of_three", (1.5,), 3):
-        with pytest.raises(SetpointError):
+        with refused():
             Checkpoint(at=value)  # type: ignore[arg-type]

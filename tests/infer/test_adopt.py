@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.checkpoint.manifest import read_manifest
-from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config import ConfigError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.record.record import recorded_fingerprint
 from setpoint.config.values.node import chain_of
@@ -26,6 +26,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ..data.tokenizers_here import byte_level
+from ..support.snapshots import refused
 from ..train.small import small_job
 from .small import inference, small_model
 
@@ -116,7 +117,7 @@ def test_a_record_of_a_class_that_is_not_imported_names_its_module(
         manifest = replace(manifest, files=files)
     (checkpoint / "manifest.json").write_bytes(manifest.render())
     weights = InferenceWeights(path=str(checkpoint))
-    with pytest.raises(SetpointError, match=r"--import own_model \(in Python: import own_model\)"):
+    with refused():
         complete(Inference(weights=weights, evaluation=EvaluationTask()))
 
 

@@ -25,6 +25,7 @@ from setpoint.model.pretrained.save_pretrained import save_pretrained
 from setpoint.train.run import train
 
 from ..data.tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece
+from ..support.snapshots import refused
 from ..train.small import small_job
 from .small import inference, small_model
 
@@ -89,12 +90,6 @@ def ids_of(loaded: LoadedModel) -> Mapping[str, int]:
 
 def asking(*prompts: str, **fields: Any) -> Generation:
     return Generation(prompts=prompts, temperature=0.0, **fields)
-
-
-def problem(path: Path, **sections: Any) -> str:
-    with pytest.raises(ConfigError) as caught:
-        infer(inference(path, **sections))
-    return str(caught.value)
 
 
 def test_answers_are_those_of_transformers_and_end(chat: Trained) -> None:
@@ -198,11 +193,9 @@ def test_stop_tokens_by_id_and_by_text(chat: Trained) -> None:
         assert (found.finish, found.stopped_by) == (
             ("stop token", "<|im_end|>") if stop else ("length", None)
         )
-    said = problem(chat.run, generation=asking("a", stop=("<|im_end|>\n",)))
-    assert "never matches: the control token <|im_end|> is not text" in said
-    said = problem(chat.run, generation=asking("a", stop_tokens=("<|im_edn|>", 9999)))
-    assert "generation.stop_tokens.0" in said and "Valid: <|im_end|>" in said
-    assert "no token 9999" in said and "generation.stop_tokens.1" in said
+    for fields in ({"stop": ("<|im_end|>\n",)}, {"stop_tokens": ("<|im_edn|>", 9999)}):
+        with refused(ConfigError):
+            infer(inference(chat.run, generation=asking("a", **fields)))
 
 
 def test_a_prompts_file_may_hold_conversations(chat: Trained, tmp_path: Path) -> None:
@@ -220,21 +213,18 @@ def test_a_prompts_file_may_hold_conversations(chat: Trained, tmp_path: Path) ->
     first, second = answers(chat.run, prompts_file=file, chat=Chat())
     assert (first.text, second.text, second.messages) == ("six", "six", asked)
     file.write_text('{"messages": [{"role": "user", "content": "\ufdd0"}]}')
-    assert f"{file}:1: holds U+FDD0" in problem(chat.run, generation=asking(prompts_file=file))
+    with refused(ConfigError):
+        infer(inference(chat.run, generation=asking(prompts_file=file)))
 
 
 def test_no_chat_template(tmp_path: Path, chat: Trained) -> None:
     folder = byte_level(save_pretrained(small_model(vocab_size=300), tmp_path / "hf"))
-    said = problem(folder, generation=asking("a"), chat=Chat())
-    assert "chat.template" in said and "has no chat template" in said
-    assert "Valid: plain, alpaca, chatml, llama3, or a file that ends in .jinja" in said
-    assert "writes <|im_start|>, <|im_end|>" in problem(
-        folder, generation=asking("a"), chat=Chat(template="chatml")
-    )
+    for section in (Chat(), Chat(template="chatml")):
+        with refused(ConfigError):
+            infer(inference(folder, generation=asking("a"), chat=section))
     assert answers(folder, "a", chat=Chat(template="plain"))[0].prompt == "a"
-    assert "has no effect" in problem(
-        chat.run, generation=asking("a", control_tokens=True), chat=Chat()
-    )
+    with refused(ConfigError):
+        infer(inference(chat.run, generation=asking("a", control_tokens=True), chat=Chat()))
 
 
 def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
@@ -266,7 +256,8 @@ def test_the_settings_of_weights_to_start_from(tmp_path: Path) -> None:
         greedy: Any = complete(inference(path, generation=asking("a"))).generation
         assert (greedy.temperature, greedy.top_p) == (0.0, None)
     (start / "generation_config.json").write_text('{"do_sample": true, "temperature": -1}')
-    assert "generation.temperature" in problem(start, generation=Generation(prompts=("a",)))
+    with refused(ConfigError):
+        infer(inference(start, generation=Generation(prompts=("a",))))
 
 
 def test_an_adapter_goes_with_its_tokenizer_and_template(tmp_path: Path) -> None:
@@ -354,23 +345,18 @@ def test_texts_are_read_with_the_columns_of_the_run(tmp_path: Path, column: str)
     assert sp.evaluate(run, {"asked": str(rows)})["asked"].loss == pytest.approx(expected.loss)
 
 
-def test_a_system_message_that_the_template_refuses(chat: Trained, tmp_path: Path) -> None:
-    file = tmp_path / "gemma.jinja"
-    refusal = "{% if messages[0].role == 'system' %}{{ raise_exception('no system') }}{% endif %}"
-    file.write_text(refusal + NAMED["chatml"])
-    section = Chat(system="Be terse.", template=str(file))
-    said = problem(chat.run, chat=section, generation=asking("a"))
-    assert "chat.system = 'Be terse.'" in said and "raises: no system" in said
-
-
-def test_a_system_message_that_the_template_needs(chat: Trained, tmp_path: Path) -> None:
-    file = tmp_path / "need.jinja"
-    need = "{% if messages[0].role != 'system' %}{{ raise_exception('no system') }}{% endif %}"
-    file.write_text(need + NAMED["chatml"])
-    section = Chat(system="Be terse.", template=str(file))
+def test_a_template_may_refuse_or_need_a_system_message(chat: Trained, tmp_path: Path) -> None:
+    files = tmp_path / "refuses.jinja", tmp_path / "needs.jinja"
+    for file, sign in zip(files, ("==", "!="), strict=True):
+        condition = f"messages[0].role {sign} 'system'"
+        refusal = f"{{% if {condition} %}}{{{{ raise_exception('no system') }}}}{{% endif %}}"
+        file.write_text(refusal + NAMED["chatml"])
+    refuses, needs = map(str, files)
+    for section in (Chat(system="Be terse.", template=refuses), Chat(template=needs)):
+        with refused(ConfigError):
+            infer(inference(chat.run, chat=section, generation=asking("a")))
+    section = Chat(system="Be terse.", template=needs)
     assert infer(inference(chat.run, chat=section, generation=asking("a", max_tokens=1)))
-    said = problem(chat.run, chat=Chat(template=str(file)), generation=asking("a"))
-    assert "generation.prompts.0 = 'a'" in said and "raises: no system" in said
 
 
 def test_a_prompt_longer_than_the_context_is_a_caution(chat: Trained) -> None:

@@ -10,6 +10,7 @@ from setpoint.infer.distributed import ModelRunner
 from setpoint.parallel.hangs import HangWatch
 
 from ..support.forks import forked
+from ..support.snapshots import refused
 from .small import small_model
 
 GIVEN = {
@@ -29,22 +30,23 @@ def test_four_ranks() -> None:
     forked("tests.infer.inference_ranks", "4")
 
 
-def refused(*flags: str) -> str:
-    given = ("weights.path=none", "parallel.world_size=4", *flags)
-    with pytest.raises(ConfigError) as error:
-        compose(Inference, flags=given).resolve()
-    return str(error.value)
+def composed(*flags: str) -> Inference:
+    return compose(
+        Inference, flags=["weights.path=none", "parallel.world_size=4", *flags]
+    ).resolve()
 
 
-def test_what_of_the_ranks_of_training_is_refused() -> None:
+def test_fields_of_parallel_that_apply_only_to_training_are_refused() -> None:
     assert set(GIVEN) == set(OF_TRAINING)
-    for path, value in GIVEN.items():
-        text = refused("evaluation.sequences=1", f"{path}={value}")
-        assert path in text and "it applies only to training" in text
     prompts = ('generation.prompts=["a"]', "parallel.tensor=2")
-    assert "rows may have any length" in refused(*prompts, "parallel.sequence_parallel=true")
-    assert "grow token by token" in refused(*prompts, "parallel.ring=2")
-    assert "no task runs the model" in refused("export.path=hf", "parallel.step_timeout=9")
+    for flags in (
+        *(("evaluation.sequences=1", f"{path}={value}") for path, value in GIVEN.items()),
+        (*prompts, "parallel.sequence_parallel=true"),
+        (*prompts, "parallel.ring=2"),
+        ("export.path=hf", "parallel.step_timeout=9"),
+    ):
+        with refused(ConfigError):
+            composed(*flags)
 
 
 def test_how_long_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -60,12 +62,10 @@ def test_how_long_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_the_batch_of_all_ranks() -> None:
-    flags = ("weights.path=none", "evaluation.sequences=1", "parallel.world_size=4")
-    batch = compose(Inference, flags=[*flags, "parallel.tensor=2"]).resolve().batch
-    assert (batch.global_size, batch.micro_size) == (16, 8)
-    batch = compose(Inference, flags=[*flags, "batch.global_size=12"]).resolve().batch
-    assert (batch.global_size, batch.micro_size) == (12, 3)
-    text = refused(*flags[1:], "batch.global_size=6")
-    assert "cannot be divided into 4 equal parts" in text and "Valid: 4, 8" in text
-    text = refused(*flags[1:], "batch.global_size=8", "batch.micro_size=4")
-    assert "8 sequences are not 4 (micro) * 4 (copies of the model)" in text
+    task = "evaluation.sequences=1"
+    for flag, sizes in (("parallel.tensor=2", (16, 8)), ("batch.global_size=12", (12, 3))):
+        batch = composed(task, flag).batch
+        assert (batch.global_size, batch.micro_size) == sizes
+    for flags in (("batch.global_size=6",), ("batch.global_size=8", "batch.micro_size=4")):
+        with refused(ConfigError):
+            composed(task, *flags)

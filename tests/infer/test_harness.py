@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.config import SetpointError
 from setpoint.infer.config import Harness
 from setpoint.infer.harness import Answers, open_harness, section_of
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.train.config import Job
 
+from ..support.snapshots import refused
 from .small import inference
 
 END = 256  # the separator of bytes
@@ -58,9 +58,9 @@ def test_a_context_that_is_too_long_is_cut_from_the_left(
     assert found.log_probability == pytest.approx(
         by_hand(loaded, list(context.encode()), [32])[0], abs=1e-4
     )
-    with pytest.raises(SetpointError, match="a continuation of 64 tokens does not fit"):
+    with refused():
         answers.loglikelihood([("!", context)])
-    with pytest.raises(SetpointError, match="adds no token to its context"):
+    with refused():
         answers.loglikelihood([("!", "")])
 
 
@@ -103,7 +103,7 @@ def test_settings_of_tasks() -> None:
     assert section.max_tokens == 256
     # Greedy: what a draw would be limited to has no effect, and is left out.
     assert section_of({"do_sample": False, "temperature": 1.0, "top_k": 5}).top_k is None
-    with pytest.raises(SetpointError, match="sets num_beams = 4, which is not supported"):
+    with refused():
         section_of({"num_beams": 4})
 
 
@@ -128,7 +128,7 @@ def test_without_the_package(trained: tuple[Job, Path], monkeypatch: pytest.Monk
     monkeypatch.setitem(sys.modules, "lm_eval", None)
     monkeypatch.setitem(sys.modules, "lm_eval.tasks", None)
     job = inference(trained[1], harness=Harness(tasks=("arc_easy",)))
-    with pytest.raises(SetpointError, match=r"needs the package 'lm_eval.*install 'setpoint\[har"):
+    with refused():
         infer(job)
 
 
@@ -163,5 +163,5 @@ def test_a_task_of_a_local_file(
 @pytest.mark.filterwarnings("default")
 def test_a_task_that_there_is_not() -> None:
     pytest.importorskip("lm_eval")
-    with pytest.raises(SetpointError, match="the harness has no task 'arc_esy'.*arc_easy"):
+    with refused():
         open_harness(Harness(tasks=("arc_esy",)))

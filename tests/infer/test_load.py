@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.config import RunError, SetpointError, resolve
+from setpoint.config import RunError, resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.config import HuggingFace
 from setpoint.data.vocabulary import TextPiece
@@ -26,6 +26,7 @@ from tests.support.tensors import read
 from ..checkpoint.stored import load as load_stored
 from ..checkpoint.stored import pointers
 from ..data.tokenizers_here import BEGIN, END, byte_level
+from ..support.snapshots import refused
 from ..train.small import small_job
 from .small import inference, small_model
 
@@ -66,15 +67,12 @@ def test_a_damaged_checkpoint_is_named_with_others(
     shutil.copytree(trained[1], copy)
     path = copy / "checkpoints" / "step-00000120" / "model.safetensors"
     path.write_bytes(path.read_bytes()[:-1] + b"x")
-    words = r"model\.safetensors.*; step-00000040 or step-00000080 can be used instead"
-    with pytest.raises(RunError, match=words):
+    with pytest.raises(RunError, match="; step-00000040 or step-00000080 can be used instead"):
         opened(copy, checkpoint="latest")
     # Others are looked at before they are named.
     (copy / "checkpoints" / "step-00000080" / "model.safetensors").write_bytes(b"x")
-    with pytest.raises(RunError) as caught:
+    with pytest.raises(RunError, match="; step-00000040 can be used instead"):
         opened(copy, checkpoint="latest")
-    assert "step-00000040 can be used instead" in str(caught.value)
-    assert "step-00000080" not in str(caught.value)
 
 
 def test_it_runs_as_the_run_did(loaded: LoadedModel) -> None:
@@ -120,7 +118,7 @@ def test_a_hugging_face_model(tmp_path: Path) -> None:
     settings.write_text(json.dumps({"eos_token_id": [5, 7]}))
     assert opened(folder).stops == (5, 7, found.tokenizer.separator)
     settings.write_text("{")
-    with pytest.raises(SetpointError, match=r"generation_config.json is not JSON"):
+    with refused():
         opened(folder)
 
 
@@ -130,7 +128,7 @@ def found_config(folder: Path, name: str) -> Any:
 
 def test_a_tokenizer_of_another_model(tmp_path: Path) -> None:
     folder = byte_level(save_pretrained(small_model(vocab_size=100), tmp_path / "hf"))
-    with pytest.raises(SetpointError, match="it has 294 tokens, but the model in .* has 100"):
+    with refused():
         opened(folder)
 
 
@@ -141,7 +139,7 @@ def test_tokens_are_added_by_training_alone(tmp_path: Path) -> None:
     job = complete(Inference(weights=weights, evaluation=EvaluationTask(), tokenizer=tokenizer))
     (problem,) = verify(job, ("files",)).problems
     assert (problem.path, problem.message) == ("tokenizer.added", UNTRAINED)
-    with pytest.raises(SetpointError, match=f"tokenizer.added: {UNTRAINED}"):
+    with refused():
         load(job)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.config import ConfigError, SetpointError
+from setpoint.config import ConfigError
 from setpoint.config.composition import compose
 from setpoint.infer.adopt import complete
 from setpoint.infer.config import Inference
@@ -17,6 +17,7 @@ from setpoint.infer.passes import Passes, watching
 from setpoint.train.config import Job
 
 from ..profile.traces import read_trace
+from ..support.snapshots import refused
 from .small import folder_of
 
 # Three batches of four sequences, and five tokens for two texts side by side: eight passes.
@@ -148,26 +149,24 @@ def test_a_period_in_minutes(
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    "flags",
     [
-        ((*JUDGE, "profiling.active=1"), "none is given"),
-        (("export.path={out}", "resilience.gc.every=9 steps"), "no task runs the model"),
-        ((*JUDGE, *PROFILE, "profiling.ranks=[0, 1]"), "there is no rank 1 among 1"),
-        ((*JUDGE, *PROFILE, "profiling.snapshot=true", "parallel.device=cpu"), "the device is cpu"),
-        ((*JUDGE, "resilience.gc.every=1 epochs"), "is counted in units of training"),
+        (*JUDGE, "profiling.active=1"),
+        ("export.path={out}", "resilience.gc.every=9 steps"),
+        (*JUDGE, *PROFILE, "profiling.ranks=[0, 1]"),
+        (*JUDGE, *PROFILE, "profiling.snapshot=true", "parallel.device=cpu"),
+        (*JUDGE, "resilience.gc.every=1 epochs"),
     ],
+    ids=lambda flags: flags[-1],
 )
-def test_what_is_refused(
-    trained: tuple[Job, Path], tmp_path: Path, flags: tuple[str, ...], said: str
-) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_what_is_refused(trained: tuple[Job, Path], tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with refused(ConfigError):
         job_of(trained[1], tmp_path / "out", *flags)
-    assert said in str(caught.value)
     job_of(trained[1], tmp_path / "out", *JUDGE, *PROFILE, "resilience.gc.every=never")
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
 def test_a_snapshot_needs_a_gpu(trained: tuple[Job, Path], tmp_path: Path) -> None:
     job = job_of(trained[1], tmp_path / "out", *JUDGE, *PROFILE, "profiling.snapshot=true")
-    with pytest.raises(SetpointError, match="PyTorch sees no GPU on this machine"):
+    with refused():
         infer(job)

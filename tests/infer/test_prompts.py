@@ -3,9 +3,10 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.data.sources.chat import Conversation
 from setpoint.infer.prompts import read_prompts
+
+from ..support.snapshots import refused
 
 
 def written(folder: Path, name: str, text: str | bytes) -> Path:
@@ -45,22 +46,22 @@ def test_rows_of_training_are_asked_for_their_answer(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "words"),
+    ("name", "text"),
     [
-        ("a.txt", "\n \n", "contains no prompts"),
-        ("a.txt", b"caf\xe9", "is not UTF-8"),
-        ("a.jsonl", '{"prompt": "a"}\n{', "a.jsonl:2: this is not JSON"),
-        ("a.jsonl", '{"text": "a"}', "a.jsonl:1: a string under 'prompt' or a conversation under"),
-        ("a.jsonl", '"a"', "a.jsonl:1: a JSON object is needed"),
-        ("a.jsonl", '{"messages": [{"role": "user"}]}', "a.jsonl:1: field 'messages.0.content'"),
-        ("a.jsonl", '{"messages": [{"role": "assistant", "content": "a"}]}', "to answer"),
+        ("a.txt", "\n \n"),
+        ("a.txt", b"caf\xe9"),
+        ("a.jsonl", '{"prompt": "a"}\n{'),
+        ("a.jsonl", '{"text": "a"}'),
+        ("a.jsonl", '"a"'),
+        ("a.jsonl", '{"messages": [{"role": "user"}]}'),
+        ("a.jsonl", '{"messages": [{"role": "assistant", "content": "a"}]}'),
     ],
 )
-def test_files_without_prompts(tmp_path: Path, name: str, text: str | bytes, words: str) -> None:
-    with pytest.raises(SetpointError, match=words):
+def test_files_without_prompts(tmp_path: Path, name: str, text: str | bytes) -> None:
+    with refused():
         read_prompts(written(tmp_path, name, text))
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="none.txt cannot be read: No such file"):
+    with refused():
         read_prompts(tmp_path / "none.txt")

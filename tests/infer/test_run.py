@@ -14,6 +14,7 @@ from setpoint.infer.config import EvaluationTask, Generation, Inference
 from setpoint.infer.inference import infer, require_place
 from setpoint.train.config import Job
 
+from ..support.snapshots import refused
 from .small import folder_of, inference
 
 
@@ -57,25 +58,25 @@ def test_places_for_results(trained: tuple[Job, Path], tmp_path: Path) -> None:
     infer(job_of(trained[1], output=out))
     before = folder_of(out)
     with pytest.raises(SetpointError, match="contains the record of another job"):
-        infer(job_of(trained[1], output=out, seed=None or 0, evaluation=EvaluationTask()))
+        infer(job_of(trained[1], output=out, seed=0, evaluation=EvaluationTask()))
     assert folder_of(out) == before
     other = tmp_path / "other"
     other.mkdir()
     (other / "notes").write_text("mine")
-    with pytest.raises(SetpointError, match="contains notes, which are not results"):
+    with refused():
         infer(job_of(trained[1], output=other))
-    with pytest.raises(SetpointError, match="notes is a file"):
+    with refused():
         require_place(other / "notes", complete(job_of(trained[1])))
 
 
 def test_a_disk_that_refuses(trained: tuple[Job, Path], tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(RunError, match="output: .* cannot be written"):
+    with refused(RunError):
         infer(job_of(trained[1], output=tmp_path / "file" / "out"))
 
 
 def test_a_job_without_a_task(trained: tuple[Job, Path]) -> None:
-    with pytest.raises(ConfigError, match="there is no task"):
+    with refused(ConfigError):
         infer(inference(trained[1]))
 
 
@@ -85,10 +86,10 @@ def test_nothing_is_computed_where_a_check_finds_something(
     monkeypatch.setattr("setpoint.infer.inference.load", lambda job: pytest.fail("it was loaded"))
     job = job_of(trained[1], output=tmp_path / "out")
     job.generation = Generation(prompts_file=tmp_path / "none.txt")
-    with pytest.raises(ConfigError, match=r"none.txt cannot be read"):
+    with refused(ConfigError):
         infer(job)
     job = job_of(trained[1])
     job.parallel.device = "cuda"
-    with pytest.raises(ConfigError, match="sees no GPU"):
+    with refused(ConfigError):
         infer(job)
     assert not (tmp_path / "out").exists()

@@ -10,12 +10,13 @@ from typing import Any
 
 import pytest
 
-from setpoint.config import RunError, Secret, SetpointError
+from setpoint.config import RunError, Secret
 from setpoint.ops import alerts as module
 from setpoint.ops.alerts import Alert, filled
 from setpoint.track.config import AlertCommand, AlertConfig, Webhook
 from setpoint.train.run import train
 
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 FACTS = {"run": "small-1234", "fingerprint": "12345678"}
@@ -200,13 +201,12 @@ def test_a_missing_address_or_program_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ALERT_URL", raising=False)
-    with pytest.raises(SetpointError, match="ALERT_URL"):
+    with refused():
         opened(tmp_path, hook())
     monkeypatch.setenv("ALERT_URL", "file:///planted")
-    with pytest.raises(SetpointError, match="not a URL") as refused:
+    with refused():
         opened(tmp_path, hook())
-    assert "planted" not in str(refused.value)
-    with pytest.raises(SetpointError, match="there is no program no-such-program"):
+    with refused():
         opened(tmp_path, AlertCommand(command=("no-such-program",)))
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import fsspec
 import pytest
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError
 from setpoint.files.lock import is_locked
 from setpoint.ops import remote_folder as module
 from setpoint.ops.proof import verify_chain
@@ -18,6 +18,7 @@ from setpoint.ops.uploads import Uploads
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.run import rehearse, train
 
+from ..support.snapshots import refused
 from ..train.small import assert_same_run, events, small_job
 
 FLAGS = ("schedule=constant", "optimizer.lr=3e-3")
@@ -137,7 +138,7 @@ def test_damage_at_the_url_and_here_is_passed_over(
 
 def test_a_run_that_must_not_resume(stopped: Path, tmp_path: Path) -> None:
     folder = moved(stopped, tmp_path)
-    with pytest.raises(SetpointError, match=r"resume = never, but file://.* has checkpoints"):
+    with refused():
         train(small_job(folder, *FLAGS, remote(folder), "checkpoint.resume=never"))
     assert not (folder / "runs").exists()
 
@@ -176,25 +177,17 @@ def assert_same_bytes(checkpoint: Path, there: Path) -> None:
         assert (there / checkpoint.name / file.name).read_bytes() == file.read_bytes()
 
 
-@pytest.mark.parametrize(
-    ("url", "said"),
-    [("faulty-start://bucket", "unknown protocol, faulty-start"),
-     ("file:///proc/nowhere", "cannot be written")],
-)  # fmt: skip
-def test_a_url_that_cannot_be_used_is_found_before_the_first_step(
-    tmp_path: Path, url: str, said: str
-) -> None:
-    with pytest.raises(SetpointError, match=said):
+@pytest.mark.parametrize("url", ["faulty-start://bucket", "file:///proc/nowhere"])
+def test_a_url_that_cannot_be_used_is_found_before_the_first_step(tmp_path: Path, url: str) -> None:
+    with refused():
         train(small_job(tmp_path, *FLAGS, f"checkpoint.remote.url={url}"))
     assert not (tmp_path / "runs").exists()
 
 
 def test_a_password_in_a_url_and_a_path_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="a password inside a URL") as raised:
-        small_job(tmp_path, "checkpoint.remote.url=s3://user:geheim@bucket/runs")
-    assert "geheim" not in str(raised.value)
-    with pytest.raises(SetpointError, match="is not a URL: '/shared'"):
-        small_job(tmp_path, "checkpoint.remote.url=/shared")
+    for url in ("s3://user:geheim@bucket/runs", "/shared"):
+        with refused():
+            small_job(tmp_path, f"checkpoint.remote.url={url}")
 
 
 def test_a_stopped_run_is_not_failed_by_its_uploads(
@@ -214,7 +207,7 @@ def test_where_nothing_is_whole_anywhere_no_run_begins_again(stopped: Path, tmp_
     folder = moved(stopped, tmp_path)
     for file in bucket_of(folder).glob("*/model.safetensors"):
         file.write_bytes(file.read_bytes()[:-1] + b"\xff")
-    with pytest.raises(RunError, match=r"no checkpoint at file://.* is complete \(step-00000012"):
+    with refused(RunError):
         train(small_job(folder, *FLAGS, remote(folder)))
     assert not list((folder / "runs").glob("*/checkpoints/step-*"))
 
@@ -232,9 +225,7 @@ def test_a_service_that_does_not_answer_at_the_start(
 
     with monkeypatch.context() as outage:
         outage.setattr(RemoteRun, "steps", out)
-        with pytest.raises(
-            RemoteError, match="It is unknown whether the run was trained elsewhere"
-        ):
+        with refused(RemoteError):
             train(job)
         assert not (folder / "runs").exists()
     shutil.copytree(stopped / "runs", folder / "runs")

@@ -13,6 +13,7 @@ from setpoint.config import ConfigError, RunError
 from setpoint.model.pretrained.load import load_pretrained
 from setpoint.train.run import train
 
+from ..support.snapshots import refused
 from ..train.small import events, small_job
 
 
@@ -71,13 +72,13 @@ def test_an_export_that_fails_says_so_when_the_run_is_trained(
 ) -> None:
     monkeypatch.setattr(sys, "executable", "/bin/false")
     job = small_job(tmp_path, "checkpoint.export={}", "duration=2 steps", "evaluation=null")
-    with pytest.raises(RunError, match="step-00000002 was saved but cannot be exported: .* status"):
+    with refused(RunError):
         train(job)
     program = tmp_path / "fails"
     program.write_text("#!/bin/sh\necho 'a warning of a library\nerror: no\nValid: yes'\nexit 1\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    with pytest.raises(RunError, match="cannot be exported: no$"):
+    with refused(RunError):
         train(job)
     (run,) = (tmp_path / "runs").iterdir()
     assert (run / "checkpoints" / "step-00000002").is_dir() and not list(run.glob("exports/*"))
@@ -96,7 +97,8 @@ def test_a_checkpoint_that_cannot_be_copied_for_its_export_is_saved(
     job = small_job(
         tmp_path, *flags, "duration=2 steps", "evaluation=null", f"checkpoint.mode={mode}"
     )
-    with pytest.raises(RunError, match="step-00000001 was saved but cannot be exported: .*space"):
+    failure = "step-0000000[12] was saved but cannot be exported: [^;]*No space left on device[^;]*"
+    with pytest.raises(RunError, match=f"^{failure}; {failure}$"):
         train(job)
     (run,) = (tmp_path / "runs").iterdir()
     assert [row["step"] for row in events(run, "save")] == [1, 2]
@@ -105,9 +107,9 @@ def test_a_checkpoint_that_cannot_be_copied_for_its_export_is_saved(
 
 
 def test_a_model_that_cannot_be_exported_is_refused_before_it_is_trained(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="The nearest family, llama, does not support"):
+    with refused(ConfigError):
         small_job(
             tmp_path, "checkpoint.export={}", "model.norm={type=import, target=torch.nn.RMSNorm}"
         )
-    with pytest.raises(ConfigError, match=r"checkpoint.last = 'none'"):
+    with refused(ConfigError):
         small_job(tmp_path, "checkpoint.export={}", "checkpoint.last=none")

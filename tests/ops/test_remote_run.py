@@ -17,13 +17,14 @@ from setpoint.checkpoint.folder import Retention
 from setpoint.checkpoint.manifest import DamagedCheckpoint, read_manifest
 from setpoint.checkpoint.places import checkpoint_to_load, split_url
 from setpoint.checkpoint.store import CheckpointStore
-from setpoint.config import SetpointError
 from setpoint.files import atomic
 from setpoint.ops import remote_folder as module
 from setpoint.ops.fetching import fetched
 from setpoint.ops.remote_folder import RemoteError
 from setpoint.ops.remote_run import RemoteRun
 from setpoint.ops.uploads import Uploads, read_pending
+
+from ..support.snapshots import refused
 
 URL = "faulty://bucket/runs/run"
 
@@ -152,7 +153,7 @@ def test_urls_of_runs_and_checkpoints() -> None:
     assert split_url("s3://b/run/") == split_url("s3://b/run/checkpoints") == ("s3://b/run", None)
     assert split_url("s3://b/run/checkpoints/step-00000100/") == ("s3://b/run", 100)
     assert split_url("s3://b/run/checkpoints/best") == ("s3://b/run", "best")
-    with pytest.raises(SetpointError, match=r"of a new run accepts a URL"):
+    with refused():
         checkpoint_to_load("s3://bucket/runs/run")
 
 
@@ -245,7 +246,7 @@ def test_a_file_that_was_changed_on_the_disk_is_not_sent(tmp_path: Path) -> None
     content[-1] ^= 1
     file.write_bytes(content)
     run = RemoteRun(URL)
-    with pytest.raises(DamagedCheckpoint, match=r"model\.safetensors differs from what was saved"):
+    with refused(DamagedCheckpoint):
         send(run, tmp_path, 1)
     assert wholes(run) == []
 
@@ -277,7 +278,7 @@ def test_damage_at_the_url_is_named_and_passed_over(tmp_path: Path, damage: str)
     else:
         system.pipe_file(place + name, bytes(content[:-1] if damage == "short" else content))
     assert fetched(URL, tmp_path / "b").name == "step-00000001"
-    with pytest.raises(SetpointError, match="model.safetensors|manifest.json"):
+    with refused():
         fetched(f"{URL}/checkpoints/step-00000002", tmp_path / "c")
     assert not list((tmp_path / "c").glob("step-????????"))
     # What could not be read is never removed.
@@ -382,7 +383,7 @@ def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Pa
     for step in (1, 2):
         send(RemoteRun(URL), tmp_path, step)
     Faulty.is_out = True
-    with pytest.raises(RemoteError, match="faulty://bucket/runs/run cannot be reached"):
+    with refused(RemoteError):
         RemoteRun(URL).steps()
     Faulty.is_out = False
     run = RemoteRun(URL)
@@ -401,8 +402,8 @@ def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Pa
 
 def test_a_service_that_never_answers(tmp_path: Path) -> None:
     Faulty.is_out = True
-    with pytest.raises(RemoteError, match="credentials are read from the environment"):
+    with refused(RemoteError):
         fetched(URL, tmp_path)
     Faulty.is_out = False
-    with pytest.raises(SetpointError, match="there is no complete checkpoint at faulty://"):
+    with refused():
         fetched(URL, tmp_path)

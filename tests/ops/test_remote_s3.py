@@ -13,6 +13,8 @@ from setpoint.ops.fetching import fetched
 from setpoint.ops.remote_folder import RemoteError
 from setpoint.ops.remote_run import RemoteRun
 
+from ..support.snapshots import refused
+
 s3fs = pytest.importorskip("s3fs")
 server = pytest.importorskip("moto.server")
 
@@ -74,13 +76,13 @@ def test_a_bucket_that_is_not_there(bucket: str, tmp_path: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("AWS_ENDPOINT_URL", "http://127.0.0.1:9")
         s3fs.S3FileSystem.clear_instance_cache()
-        with pytest.raises(RemoteError, match=r"s3://bucket/run cannot be reached"):
+        with refused(RemoteError):
             RemoteRun("s3://bucket/run").steps()
     s3fs.S3FileSystem.clear_instance_cache()
 
 
 def test_no_bucket_is_made(bucket: str) -> None:
     """A name that is misspelt is refused, and the client would make the bucket."""
-    with pytest.raises(RemoteError, match="s3://bukcet/runs/run cannot be written"):
+    with refused(RemoteError):
         RemoteRun("s3://bukcet/runs/run").require_writable()
     assert s3fs.S3FileSystem().ls("", refresh=True) == ["bucket"]

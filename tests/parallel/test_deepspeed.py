@@ -12,6 +12,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.parallel.engines import zero_settings
 
 from ..support.forks import forked
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 installed = pytest.mark.skipif(
@@ -66,5 +67,5 @@ def test_the_plan_shows_its_json(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_one_rank_has_nothing_to_divide(tmp_path: Path) -> None:
     assert not small_job(tmp_path, "parallel.engine=deepspeed").parallel.uses_deepspeed
-    with pytest.raises(ConfigError, match="stage 2 does not shard them"):
+    with refused(ConfigError):
         small_job(tmp_path, *RANKS, "parallel.engine.offload=all")

@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from torch import nn
 
-from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config import ConfigError, resolve
 from setpoint.parallel.config import Sharding
 from setpoint.parallel.sharding import units_of
 
 from ..support.forks import forked
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 RANKS = ("parallel.world_size=2", "batch.accumulation=1", "parallel.shard=2")
-EXPERTS = ("model.moe={experts=4}", "parallel.expert=2")
 
 
 def test_two_ranks() -> None:
@@ -30,34 +30,27 @@ def test_inner_units_come_first() -> None:
     found = [[names[each] for each in unit] for unit in units_of(config, model, layers)]
     assert found == [["1.1.0"], ["1.0"], ["1.1"], ["1", "2"], ["3"], ["0"]]
     wrong = resolve(Sharding(units=("1", "nothing")))
-    with pytest.raises(SetpointError, match=r"units.0 = '1' matches no module that has weights"):
+    with refused():
         units_of(wrong, model, layers)
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    "flags",
     [
-        (("parallel.sharding.units=[nothing]",), "matches no module"),
-        (("parallel.sharding.units=['layers.0']",), "matches layers.0, which is already a unit"),
-        (("parallel.sharding.units=[output]",), "matches output, which is already a unit"),
-        (
-            ("parallel.sharding.units=[embedding]", "model.tie_embeddings=true"),
-            "matches embedding, whose weights the loss",
-        ),
-        (
-            ("parallel.sharding.units=['.*experts.0']", "model.moe={experts=4, packed=false}"),
-            "which runs only on ranks with tokens for it",
-        ),
-        (("parallel.sharding.units=['(']",), "is not a regular expression"),
-        (("parallel.sharding.replicated=[nothing]",), "matches no parameter"),
-        (
-            ("parallel.sharding.replicated=[experts]", *EXPERTS),
-            "an expert weight that is divided among ranks",
-        ),
-        (("parallel.shard=1", "parallel.sharding.layers_per_unit=2"), "no weights are sharded"),
-        (("parallel.bucket_size=2",), "FSDP2 reduces the gradients of each unit separately"),
+        ("parallel.sharding.units=[nothing]",),
+        ("parallel.sharding.units=['layers.0']",),
+        ("parallel.sharding.units=[output]",),
+        ("parallel.sharding.units=[embedding]", "model.tie_embeddings=true"),
+        ("parallel.sharding.units=['.*experts.0']", "model.moe={experts=4, packed=false}"),
+        ("parallel.sharding.units=['(']",),
+        ("parallel.sharding.replicated=['(']",),
+        ("parallel.sharding.replicated=[nothing]",),
+        ("parallel.sharding.replicated=[experts]", "model.moe={experts=4}", "parallel.expert=2"),
+        ("parallel.shard=1", "parallel.sharding.layers_per_unit=2"),
+        ("parallel.bucket_size=2",),
     ],
+    ids=" ".join,
 )
-def test_refused(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_refused(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with refused(ConfigError):
         small_job(tmp_path, *RANKS, *flags)

@@ -7,6 +7,7 @@ import pytest
 from setpoint.config import ConfigError
 
 from ..support.forks import forked
+from ..support.snapshots import refused
 from ..train.small import small_job
 from .test_equal import compare
 
@@ -41,31 +42,19 @@ def test_four_ranks_of_matrices_train_what_one_does() -> None:
 
 
 @pytest.mark.parametrize(
-    ("flags", "path", "said", "valid"),
+    "flags",
     [
-        (("model.heads=6", "model.dim=24"), "parallel.tensor",
-         "4 ranks cannot divide 6 heads", ("3", "2", "6")),
-        (("model.heads=12", "model.dim=24", "model.kv_heads=6"), "parallel.tensor",
-         "4 ranks cannot divide the 6 key-value heads, nor share them", ("3", "2", "6")),
-        (("model.heads=4", "model.ffn_dim=30"), "parallel.tensor",
-         "4 ranks cannot divide 30 feed-forward dimensions", ("3", "5", "2")),
-        (("model.heads=4", "model.moe={experts: 2, shared_experts: 1, expert_dim: 6}"),
-         "parallel.tensor", "4 ranks cannot divide 6 feed-forward dimensions of shared experts",
-         ("3", "2", "6")),
-        (("model.heads=4", "model.ffn_dim=48",
-          "adapter={type: qlora, rank: 2, quantize: {type: nf4, group_size: 8}}"),
-         "parallel.tensor", "gives each of 4 ranks 4 of the 16 inputs of layers.0.attention.output",
-         ("1", "2")),
-        (("model.heads=4", "batch.sequence_length=18", "parallel.sequence_parallel=true"),
-         "batch.sequence_length", "18 tokens are not a multiple of 4", ("16", "20")),
+        ("model.heads=6", "model.dim=24"),
+        ("model.heads=12", "model.dim=24", "model.kv_heads=6"),
+        ("model.heads=4", "model.ffn_dim=30"),
+        ("model.heads=4", "model.moe={experts: 2, shared_experts: 1, expert_dim: 6}"),
+        ("model.heads=4", "model.ffn_dim=48",
+         "adapter={type: qlora, rank: 2, quantize: {type: nf4, group_size: 8}}"),
+        ("model.heads=4", "batch.sequence_length=18", "parallel.sequence_parallel=true"),
     ],
+    ids=" ".join,
 )  # fmt: skip
-def test_what_does_not_divide_is_refused(
-    tmp_path: Path, flags: tuple[str, ...], path: str, said: str, valid: tuple[str, ...]
-) -> None:
+def test_what_does_not_divide_is_refused(tmp_path: Path, flags: tuple[str, ...]) -> None:
     ranks = ("parallel.world_size=4", "parallel.tensor=4", "parallel.device=cpu")
-    with pytest.raises(ConfigError) as refused:
+    with refused(ConfigError):
         small_job(tmp_path, *ranks, *flags)
-    found = [each for each in refused.value.problems if each.path == path and said in each.message]
-    assert len(found) == 1, refused.value
-    assert tuple(found[0].valid) == valid

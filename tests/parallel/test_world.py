@@ -38,6 +38,7 @@ from setpoint.train.open import compare
 
 from ..checkpoint.disk import Operation, watched
 from ..conftest import ROOT
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 
@@ -64,38 +65,36 @@ def one_of_two(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize(
-    ("variables", "said"),
+    "variable",
     [
-        ("RANK=abc", "RANK = 'abc'.\nValid: an integer from 0 to 1, below WORLD_SIZE = 2"),
-        ("RANK=2", "RANK = '2'.\nValid: an integer from 0 to 1"),
-        ("RANK=\u0661", "RANK = '\u0661'"),  # a digit, and no decimal of ASCII
-        ("WORLD_SIZE=", "WORLD_SIZE = ''.\nValid: an integer from 1"),
-        ("WORLD_SIZE=9999999999", "WORLD_SIZE = '9999999999'"),
-        ("WORLD_SIZE", "RANK = 0 without WORLD_SIZE"),
-        ("LOCAL_RANK=2", "LOCAL_RANK = '2'.\nValid: an integer from 0 to 1, below WORLD_SIZE"),
-        ("LOCAL_WORLD_SIZE=3", "LOCAL_WORLD_SIZE = '3'"),
-        ("MASTER_ADDR", "MASTER_ADDR is not set, but WORLD_SIZE = 2"),
-        ("MASTER_PORT=http", "MASTER_PORT = 'http'.\nValid: an integer from 1 to 65535"),
+        "RANK=abc",
+        "RANK=2",
+        "RANK=\u0661",  # a digit, and no decimal of ASCII
+        "WORLD_SIZE=",
+        "WORLD_SIZE=9999999999",
+        "WORLD_SIZE",
+        "LOCAL_RANK=2",
+        "LOCAL_WORLD_SIZE=3",
+        "MASTER_ADDR",
+        "MASTER_PORT=http",
     ],
 )
 @pytest.mark.usefixtures("one_of_two")
 def test_variables_of_a_launcher_that_contradict_each_other(
-    monkeypatch: pytest.MonkeyPatch, variables: str, said: str
+    monkeypatch: pytest.MonkeyPatch, variable: str
 ) -> None:
     for name in ("LOCAL_RANK", "LOCAL_WORLD_SIZE"):
         monkeypatch.delenv(name, raising=False)
     require_launch()
-    for variable in variables.split(" "):
-        name, given, value = variable.partition("=")
-        if given:
-            monkeypatch.setenv(name, value)
-        else:
-            monkeypatch.delenv(name)
-    with pytest.raises(SetpointError) as caught:
+    name, given, value = variable.partition("=")
+    if given:
+        monkeypatch.setenv(name, value)
+    else:
+        monkeypatch.delenv(name)
+    with refused() as caught:
         require_launch()
-    assert said in str(caught.value)
     assert caught.value.status == 2
-    if "MASTER" not in variables:
+    if "MASTER" not in variable:
         with pytest.raises(SetpointError) as again, joined(resolve(Parallel(device="cpu"))):
             raise AssertionError("it waits for no rank")
         assert str(again.value) == str(caught.value)
@@ -178,32 +177,30 @@ def test_a_store_that_ends_while_ranks_meet_is_not_a_traceback(
 @pytest.mark.usefixtures("one_of_two")
 def test_another_number_of_ranks_than_the_launcher_has_started_is_refused(tmp_path: Path) -> None:
     job = small_job(tmp_path, "parallel.world_size=4", "batch.micro_size=1")
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         compare(job, None, ())
-    assert "parallel.world_size = 4, but a launcher started 2." in str(caught.value)
 
 
 def test_a_backend_that_the_device_lacks_is_refused() -> None:
     cpu = torch.device("cpu")
     assert backend_of(Parallel(), cpu) == "gloo" == backend_of(Parallel(backend="gloo"), cpu)
-    with pytest.raises(ConfigError, match="nccl runs only on GPUs, but the device is cpu"):
+    with refused(ConfigError):
         resolve(Parallel(backend="nccl", device="cpu"))
     (problem,) = verify(resolve(Parallel(backend="nccl")), {"torch"}).problems
     assert problem.message == "nccl runs only on GPUs, but PyTorch sees no GPU on this machine"
 
 
 def test_a_disk_that_fails_costs_the_file_of_stacks_alone(tmp_path: Path) -> None:
-    """What has ended the run is said, not that an empty file stays."""
+    """The run's own error is reported, not that an empty file stays."""
 
-    def refused(operation: Operation) -> None:
+    def fail(operation: Operation) -> None:
         if operation.kind == "unlink":
             raise OSError(errno.EROFS, os.strerror(errno.EROFS))
 
-    with watched(tmp_path, before=refused), HangWatch(3, 60.0, 60.0) as watch:
+    with watched(tmp_path, before=fail), HangWatch(3, 60.0, 60.0) as watch:
         watch.keep_in(tmp_path)
     assert (tmp_path / "rank-3.stacks").read_bytes() == b""
-    words = f"{tmp_path}/gone/rank-3.stacks cannot be written: No such file or directory"
-    with pytest.raises(RunError, match=words), HangWatch(3, 60.0, 60.0) as watch:
+    with refused(RunError), HangWatch(3, 60.0, 60.0) as watch:
         watch.keep_in(tmp_path / "gone")
 
 
@@ -226,7 +223,7 @@ def test_a_rank_that_fails_leaves_its_traceback_to_launcher_and_main_rank(
     first = first_failure()
     assert first is not None and (first.rank, first.error) == (1, "rank 1: ValueError: the fault")
     assert first.frames.endswith("ValueError: the fault") and __file__ in first.frames
-    with pytest.raises(RankFailed, match="rank 1: ValueError: the fault") as failed:
+    with refused(RankFailed) as failed:
         ranks.status({})
     assert log_of(failed.value) == "runs/a/logs/rank-1.log"
     assert failed.value.rank_traceback == first.traceback
@@ -262,22 +259,12 @@ def test_the_topology_in_words(given: dict[str, Any], said: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("given", "field", "said"),
-    [
-        ({"tensor": 3}, "tensor", "2 (replicate) * 1 (shard) * 3 (tensor) = 6, not 8"),
-        ({"shard": -1, "ring": -1}, "ring", "shard and ring are -1: only one axis"),
-        ({"pipeline": 0}, "pipeline", "is 0"),
-        ({"pipeline": 16}, "pipeline", "16 (pipeline) * 1 (replicate) * 1 (shard) = 16, not 8"),
-    ],
+    "given", [{"tensor": 3}, {"shard": -1, "ring": -1}, {"pipeline": 0}, {"pipeline": 16}], ids=str
 )
-def test_degrees_that_do_not_multiply_are_refused(
-    given: dict[str, Any], field: str, said: str
-) -> None:
-    with pytest.raises(ConfigError) as refused:
+def test_degrees_that_do_not_multiply_are_refused(given: dict[str, Any]) -> None:
+    with refused(ConfigError) as caught:
         resolve(Parallel(world_size=8, **given))
-    (problem,) = refused.value.problems
-    assert problem.path == field
-    assert said in problem.message
+    (problem,) = caught.value.problems
     for valid in problem.valid:
         names, _, sizes = valid.partition(" = ")
         if sizes:
@@ -287,7 +274,7 @@ def test_degrees_that_do_not_multiply_are_refused(
 
 
 def test_degrees_without_ranks_are_refused_with_the_command_that_starts_them() -> None:
-    with pytest.raises(ConfigError, match="--nproc 6; planning commands accept --world-size 6"):
+    with refused(ConfigError):
         resolve(Parallel(shard=2, tensor=3))
 
 

@@ -8,8 +8,9 @@ from xml.etree import ElementTree
 
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.report.plot import Plot, Series, chart, save
+
+from ..support.snapshots import refused
 
 CURVES = [Series("lr=1e-3", [(1, 3.0), (2, 2.0)]), Series("lr=3e-4", [(1, 3.0), (2, 2.5)])]
 PLOT = Plot("loss over the steps", "step", "loss", CURVES)
@@ -25,12 +26,8 @@ def test_a_png_and_an_svg(tmp_path: Path) -> None:
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
     (tmp_path / "folder.png").mkdir()
-    for name, words in (
-        ("plot.pdf", "ends in .png or .svg"),
-        ("none/plot.png", "there is no folder"),
-        ("folder.png", "cannot be written"),
-    ):
-        with pytest.raises(SetpointError, match=words):
+    for name in ("plot.pdf", "none/plot.png", "folder.png"):
+        with refused():
             save(PLOT, str(tmp_path / name))
 
 
@@ -48,7 +45,7 @@ def test_a_missing_package_is_named(
     monkeypatch.chdir(tmp_path)
     for name in packages:
         monkeypatch.setitem(sys.modules, name, None)
-    with pytest.raises(SetpointError, match=r"pip install 'setpoint\[plot\]'"):
+    with refused():
         draw()
 
 

@@ -10,10 +10,11 @@ from typing import Any
 import pytest
 
 from setpoint.cli.runs import rendered
-from setpoint.config import SetpointError
 from setpoint.report.plot import blocks
 from setpoint.runs.live_view import POINTS, Watched
 from setpoint.track.run_directory import HEARTBEATS
+
+from ..support.snapshots import refused
 
 
 def made(folder: Path, **batch: Any) -> Path:
@@ -143,7 +144,7 @@ def test_why_a_run_failed_is_shown(tmp_path: Path) -> None:
 
 
 def test_folders_that_are_no_runs_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="is not a run directory, as it has no config.json"):
+    with refused():
         Watched(tmp_path)
 
 

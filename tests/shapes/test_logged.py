@@ -13,6 +13,8 @@ import torch
 from setpoint.config import RunError
 from setpoint.shapes.logged import REDUCTIONS, MetricLog, Reduce, log
 
+from ..support.snapshots import refused
+
 ORACLES: dict[Reduce, Any] = {
     "mean": statistics.mean,
     "sum": math.fsum,
@@ -68,7 +70,7 @@ def test_ranks_that_compute_the_same_count_once() -> None:
     ranks[2].add("max", {"x": 1})
     for rank in ranks:
         rank.settle()
-    with pytest.raises(RunError, match=r"log\(x=...\) was called with reduce='sum' and with"):
+    with refused(RunError):
         main.merge([(number, rank.totals) for number, rank in enumerate(ranks)])
 
 
@@ -86,23 +88,20 @@ def test_numbers_that_are_not_finite_are_not_hidden() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "value", "reduce", "said"),
+    ("name", "value", "reduce"),
     [
-        ("mean_loss", 1.0, "mean", "it is Setpoint's own. Valid: another name, such as my_mean_l"),
-        ("grad_norm_x", 1.0, "mean", "names that begin with grad_norm_ are Setpoint's own"),
-        ("a/b", 1.0, "mean", "log: 'a/b' cannot name a metric"),
-        ("x", 1.0, "median", "no such reduction. Valid: mean, sum, min, max, last"),
-        ("x", "one", "mean", r"got a str. Valid: a real number or a tensor of one element"),
-        ("x", torch.ones(3), "mean", r"got a torch.float32 tensor of shape (3,)"),
-        ("x", 1j, "mean", "got a complex"),
+        ("mean_loss", 1.0, "mean"),
+        ("grad_norm_x", 1.0, "mean"),
+        ("a/b", 1.0, "mean"),
+        ("x", 1.0, "median"),
+        ("x", "one", "mean"),
+        ("x", torch.ones(3), "mean"),
+        ("x", 1j, "mean"),
     ],
 )
-def test_what_is_no_metric_is_refused_with_its_line(
-    name: str, value: Any, reduce: Any, said: str
-) -> None:
-    with pytest.raises(RunError) as caught:
+def test_what_is_no_metric_is_refused_with_its_line(name: str, value: Any, reduce: Any) -> None:
+    with refused(RunError):
         MetricLog().add(reduce, {name: value})
-    assert said in str(caught.value) and "test_logged.py:" in str(caught.value)
 
 
 def test_nothing_is_logged_outside_of_a_step() -> None:

@@ -45,11 +45,14 @@ Facts = list[list[str]]
 E = TypeVar("E", bound=BaseException)
 
 HEADING = re.compile(r"^== (test_.*)\n", re.MULTILINE)
-# Of weights, which depend on the processor, and of all fields of a job.
-DIGEST = re.compile(r"(?<=BLAKE3 )[0-9a-f]{12}|(?<=, not )[0-9a-f]{12}(?=\.\.)")
-FINGERPRINT = re.compile(r"(\bruns/[\w./-]*?(?<!/step)-)[0-9a-f]{8}\b")
-SOURCE_LINE = re.compile(r"(\b(?:src|tests)/[\w/]+\.py):\d+(?::\d+)?")
-TRACEBACK = re.compile(r"(\n +Traceback) \(most recent call last\):(?:\n {6}.*)+")
+# What differs between machines, or with each new field: lines, fingerprints, digests of weights.
+VARIES = (
+    (re.compile(r"(\b(?:src|tests)/[\w/]+\.py):\d+(?::\d+)?"), r"\1:LINE"),
+    (re.compile(r"(\brecord \S+/config\.json):\d+"), r"\1:LINE"),
+    (re.compile(r"(\n +Traceback) \(most recent call last\):(?:\n {6}.*)+"), r"\1"),
+    (re.compile(r"(\bruns/[\w./-]*?(?<!/step)-|\bsmall-)[0-9a-f]{8}\b"), r"\1FINGERPRINT"),
+    (re.compile(r"(?<=BLAKE3 )[0-9a-f]{12}|(?<=, not )[0-9a-f]{12}(?=\.\.)"), "DIGEST"),
+)
 refusals_of_test: Counter[str] = Counter()
 temporary_folders = ""  # the folder of all `tmp_path`, from `conftest.py`
 
@@ -75,8 +78,8 @@ def refused(
     text = _in_full(caught.value) if isinstance(caught.value, Invalid) else str(caught.value)
     message = re.sub(rf"{re.escape(temporary_folders)}/[^/\s'\":,)]+", "HERE", text)
     message = message.replace(str(TESTS.parent), "REPOSITORY")
-    message = FINGERPRINT.sub(r"\1FINGERPRINT", DIGEST.sub("DIGEST", message))
-    message = TRACEBACK.sub(r"\1", SOURCE_LINE.sub(r"\1:LINE", message))
+    for pattern, stand_in in VARIES:
+        message = pattern.sub(stand_in, message)
     message = "\n".join(line.rstrip() for line in message.strip("\n").split("\n"))
     if os.environ.get("SETPOINT_UPDATE_SNAPSHOTS") == "1":
         _store(path, test, message)

@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError
 from setpoint.track.config import Jsonl
 from setpoint.track.jsonl import JsonlTracker, JsonlWriter, read_jsonl
 from setpoint.track.run_directory import RunDirectory
+
+from ..support.snapshots import refused
 
 # Newer Pythons warn of forks beside threads; these children start none and end with _exit.
 pytestmark = pytest.mark.filterwarnings("ignore:.*fork:DeprecationWarning")
@@ -70,9 +72,9 @@ def test_offsets_of_another_file_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     with JsonlWriter(path) as writer:
         writer.write({"step": 1})
-        with pytest.raises(RunError, match=r"has 12 bytes.*had 13: rows are missing"):
+        with refused(RunError):
             writer.truncate(13)
-        with pytest.raises(RunError, match="no end of a row at byte 5"):
+        with refused(RunError):
             writer.truncate(5)
     assert read_jsonl(path) == [{"step": 1}]
 
@@ -92,7 +94,7 @@ def test_a_broken_line_is_named(tmp_path: Path) -> None:
     path = tmp_path / "m.jsonl"
     for line in (b"[1]", b"{1}", b"\xff"):
         path.write_bytes(b'{"step": 1}\n' + line + b"\n")
-        with pytest.raises(SetpointError, match=r"m.jsonl:2 is not a row"):
+        with refused():
             read_jsonl(path)
 
 
@@ -126,9 +128,9 @@ def test_a_full_disk_leaves_whole_rows(tmp_path: Path) -> None:
 
 
 def test_unwritable(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match=r"m.jsonl cannot be written: No such file"):
+    with refused():
         JsonlWriter(tmp_path / "none" / "m.jsonl")
-    with pytest.raises(SetpointError, match="cannot be read: No such file"):
+    with refused():
         read_jsonl(tmp_path / "none")
 
 

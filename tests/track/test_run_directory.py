@@ -16,6 +16,7 @@ from setpoint.track.jsonl import EventLog, read_jsonl
 from setpoint.track.run_directory import FILES, FOLDERS, RunDirectory
 
 from ..checkpoint.disk import Operation, watched
+from ..support.snapshots import refused
 
 
 def listing(path: Path) -> list[str]:
@@ -81,19 +82,19 @@ def test_one_that_is_made_while_it_is_withdrawn(
     """By another process, before each step: it is refused, or has a whole one, and has it alone."""
     monkeypatch.setattr(lock, "PAUSE", 0)
     path, moment, made = tmp_path / "runs" / "tiny", 0, list[RunDirectory]()
-    refused = 0
+    refusals = 0
     while True:
         first, left = RunDirectory.create(path), [moment]
 
         def meet(operation: Operation, left: list[int] = left) -> None:
-            nonlocal refused
+            nonlocal refusals
             left[0] -= 1
             if left[0] == -1:
                 try:
                     made.append(RunDirectory.create(path))
                 except SetpointError as error:
                     assert "is in use by" in str(error)
-                    refused += 1
+                    refusals += 1
 
         with watched(tmp_path, before=meet):
             first.withdraw()
@@ -110,7 +111,7 @@ def test_one_that_is_made_while_it_is_withdrawn(
                     folder.rmdir()
         assert not listing(tmp_path)
         moment += 1
-    assert 3 <= refused < moment
+    assert 3 <= refusals < moment
 
 
 def test_a_folder_that_leads_elsewhere_is_refused_before_anything_is_written(
@@ -134,13 +135,8 @@ def test_a_folder_that_leads_elsewhere_is_refused_before_anything_is_written(
         (path / ".lock").write_text("")
         before = listing(tmp_path)
         for take in (RunDirectory.check, RunDirectory.create):
-            with pytest.raises(SetpointError) as refused:
+            with refused():
                 take(path)
-            assert str(refused.value) == (
-                f"run directory {path}: {name} is a link to {away}, but a run writes only to its "
-                f"own folders.\nValid: a real folder; to keep runs on another disk, set "
-                f"workspace to a folder there, or link the whole run directory"
-            )
         assert listing(tmp_path) == before and not (path / ".lock").read_text()
         link.unlink()
 
@@ -150,16 +146,16 @@ def test_other_directories_are_refused_and_untouched(tmp_path: Path, names: list
     for name in names:
         (tmp_path / name).write_text("mine")
     before = listing(tmp_path)
-    with pytest.raises(SetpointError, match=f"{tmp_path} is not a run directory: it contains "):
+    with refused():
         RunDirectory.create(tmp_path)
     assert listing(tmp_path) == before
 
 
 def test_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(SetpointError, match="file is a file; give a directory"):
+    with refused():
         RunDirectory.create(tmp_path / "file")
-    with pytest.raises(SetpointError, match="cannot be created: Not a directory"):
+    with refused():
         RunDirectory.create(tmp_path / "file" / "run")
 
 
@@ -231,7 +227,7 @@ def test_a_full_disk_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch:
         patch.setattr(os, "mkdir", full)
-        with pytest.raises(SetpointError, match="cannot be written: .*: No space left on device"):
+        with refused():
             RunDirectory.create(tmp_path / "run")
     assert not listing(tmp_path)
     RunDirectory.create(tmp_path / "run").close()
@@ -240,14 +236,13 @@ def test_a_full_disk_frees_the_lock(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 def test_a_record_whose_last_file_cannot_be_moved_is_refused_in_words(tmp_path: Path) -> None:
     texts: dict[str, str] = dict.fromkeys(("config.json", "config.toml", "origins.json"), "{}")
 
-    def refused(operation: Operation) -> None:
+    def fail(operation: Operation) -> None:
         if (operation.kind, operation.other) == ("rename", "run/origins.json"):
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     with RunDirectory.create(tmp_path / "run") as run:
         run.write_record(texts, 1)
-        words = "origins.json cannot be written: No space left on device"
-        with watched(tmp_path, before=refused), pytest.raises(RunError, match=words):
+        with watched(tmp_path, before=fail), refused(RunError):
             run.write_record(texts, 1)
 
 
@@ -283,7 +278,7 @@ def test_a_fault_does_not_give_a_secret_away(tmp_path: Path) -> None:
 
 def test_the_reason_why_none_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
-    for flag, reason in ((0, "Permission denied"), (os.ST_RDONLY, "Read-only file system")):
+    for flag in (0, os.ST_RDONLY):
         monkeypatch.setattr(os, "statvfs", lambda _, flag=flag: SimpleNamespace(f_flag=flag))
-        with pytest.raises(SetpointError, match=f"cannot be created: .*: {reason}"):
+        with refused():
             RunDirectory.check(tmp_path / "run")

@@ -37,6 +37,8 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.track.services import _aim_name
 from setpoint.track.trackers import Background, RunFacts, Tracker, _driven
 
+from ..support.snapshots import refused
+
 WAIT = 300.0
 """Seconds that a busy machine may need."""
 CONFIG = {"optimizer": {"lr": 0.1, "betas": [0.9, 0.95]}, "name": "tiny"}
@@ -361,9 +363,8 @@ def test_a_package_that_is_missing_is_refused_with_its_command(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(ConfigError) as raised:
+    with refused(ConfigError):
         resolve(Tracking(trackers=(Wandb(),)))
-    assert "needs the package wandb: pip install 'setpoint[wandb]'" in str(raised.value)
 
 
 class Recorded:
@@ -473,7 +474,7 @@ def test_aim_needs_an_old_setuptools_for_its_list_of_packages_alone(
 ) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: name != "pkg_resources" or None)
     resolve(Aim(system_parameters=False))
-    with pytest.raises(ConfigError, match="needs the package setuptools<81"):
+    with refused(ConfigError):
         resolve(Aim())
 
 
@@ -486,7 +487,7 @@ def test_the_queue_and_the_patience_are_those_of_the_section(tmp_path: Path) -> 
         config = resolve(TensorBoard(directory=str(folder), required=True, patience=WAIT))
         tracker = build(config, run)
         tracker.describe(FACTS)
-        with pytest.raises(RunError, match="tracker tensorboard is required and cannot be opened:"):
+        with refused(RunError):
             tracker.open(0, {}, lambda _: None)
         tracker.close()
 

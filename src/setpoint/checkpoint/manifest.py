@@ -197,8 +197,9 @@ def as_damaged(directory: Path) -> Iterator[None]:
     try:
         yield
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+        reason = str(error) if type(error) is ValueError else repr(error)
         raise DamagedCheckpoint(
-            directory, f"its content is not a valid checkpoint: {error!r:.200}"
+            directory, f"its content is not a valid checkpoint: {reason:.200}"
         ) from error
     except RecursionError as error:
         raise DamagedCheckpoint(directory, "a file is nested too deeply") from error

@@ -94,7 +94,8 @@ def find_checkpoint(path: Path) -> Path | None:
         step = read_pointer(path.parent, "latest" if path.name == "latest" else "best")
     if step not in siblings:
         names = [directory.name for directory in siblings.values()]
-        meant = did_you_mean(path.name, [*names, *POINTERS], ".\n")
+        others = [name for name in (*names, *POINTERS) if name != path.name]
+        meant = did_you_mean(path.name, others, ".\n")
         raise SetpointError(
             f"there is no checkpoint {path.name} in {path.parent}, only {', '.join(names)}{meant}"
         )

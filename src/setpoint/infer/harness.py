@@ -257,9 +257,9 @@ def open_harness(section: Harness) -> Callable[[LoadedModel, Inference], Metrics
     """
     try:
         from lm_eval.tasks import TaskManager  # pyright: ignore[reportMissingImports]
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise SetpointError(
-            f"harness: it needs the package {error.name!r}: install 'setpoint[harness]'"
+            "harness: it needs the package lm_eval: install 'setpoint[harness]'"
         ) from None
     path = None if section.tasks_path is None else str(section.tasks_path)
     manager = TaskManager(include_path=path)

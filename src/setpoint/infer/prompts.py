@@ -145,7 +145,7 @@ def answer_prompt(conversation: Conversation, template: ChatTemplate, chat: Chat
     except RowError as error:
         with suppress(RowError):
             template.prompt(conversation)
-            raise SetpointError(f"chat.system: {error}.\nValid: null.") from error
+            raise SetpointError(f"chat.system: {error}\nValid: null") from error
         raise
 
 

@@ -121,7 +121,7 @@ class ExportCallback(Callback):
             if not is_noted and self.tasks:
                 self.run.progress.note(f"waiting for the export of {self.tasks[0].target.name}")
             is_noted = True
-        errors = self.run.world.on_main(lambda: "; ".join(self.failed))
+        errors = self.run.world.on_main(lambda: "; ".join(dict.fromkeys(self.failed)))
         if errors and not self.run.world.is_main:
             raise RemoteRankError(errors, RunError.status)
         if errors:

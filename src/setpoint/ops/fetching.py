@@ -170,12 +170,16 @@ def bring_back(
                 world.on_main(lambda: _fetch_record(remote, path))
 
     def require_any() -> None:
-        damaged = [report.note for report in reports if report.event == "damaged"]
+        damaged = [
+            f"{report.details['checkpoint']}: {report.details['reason']}"
+            for report in reports
+            if report.event == "damaged"
+        ]
         if damaged and newest_whole(path / CHECKPOINTS)[0] is None:
             # As for a run directory: starting over would hide the existing checkpoints.
             raise RunError(
                 f"no checkpoint at {remote.url} is complete ({'; '.join(damaged)}); to start over, "
-                f"give the run another --name, or move these away"
+                f"give the run another --name, or move them away"
             )
 
     world.on_main(require_any)

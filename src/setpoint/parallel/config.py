@@ -472,7 +472,7 @@ class Parallel(Ranks, DerivedDegrees, rules=ENGINE_RULES):
         given: dict[str, Any] = {axis: getattr(self, axis) for axis in AXES}
         for axis, degree in given.items():
             if degree == 0:
-                yield Problem(axis, "is 0", valid=("1 or more", "-1: the remaining ranks"))
+                yield Problem(axis, "cannot be 0", valid=("1 or more", "-1: the remaining ranks"))
                 return
         open_axes = [axis for axis, degree in given.items() if degree == REST]
         if len(open_axes) > 1:

@@ -62,7 +62,7 @@ class ReplicaGroups:
         except ModuleNotFoundError as error:
             raise SetpointError(
                 f"parallel.torchft needs the package {error.name!r}: install "
-                f"'setpoint[torchft]'(Linux only)\nValid: null"
+                f"'setpoint[torchft]' (Linux only)\nValid: null"
             ) from None
         self.section, self.lighthouse, self.wait = section, lighthouse, wait
         self.world = world

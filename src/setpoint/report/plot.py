@@ -77,9 +77,9 @@ def save(plot: Plot, path: str) -> None:
     try:
         from matplotlib.backends.backend_agg import FigureCanvasAgg
         from matplotlib.figure import Figure
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise SetpointError(
-            f"a plot needs the package {error.name!r}: pip install 'setpoint[plot]'"
+            "a plot needs the package matplotlib: pip install 'setpoint[plot]'"
         ) from None
     figure = Figure(figsize=(8, 5), layout="constrained")
     FigureCanvasAgg(figure)
@@ -127,10 +127,9 @@ def chart(plot: Plot, width: int = WIDTH, height: int = HEIGHT, colour: bool = T
     """
     try:
         import plotille
-    except ModuleNotFoundError as error:
+    except ModuleNotFoundError:
         raise SetpointError(
-            f"a chart in the terminal needs the package {error.name!r}: "
-            f"pip install 'setpoint[plot]'"
+            "a chart in the terminal needs the package plotille: pip install 'setpoint[plot]'"
         ) from None
     figure: Any = plotille.Figure()
     figure.width, figure.height = width, height

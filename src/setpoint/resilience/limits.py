@@ -155,9 +155,9 @@ def end_of_job() -> float | None:
     except ValueError:
         end = float("nan")
     if not end > time.time():
-        fault = "is over" if end == end else "is not a number of seconds since 1970"
+        fault = "is in the past" if end == end else "is not a number of seconds since 1970"
         raise SetpointError(
-            f"{END_OF_JOB} = {text}: the end of the job {fault}; the variable may be left over "
+            f"{END_OF_JOB} = {text}, the end of the job, {fault}; the variable may be left over "
             f"from another job.\nValid: resilience.deadline = never, or unset the variable"
         )
     return end

@@ -232,8 +232,10 @@ def read_jsonl(
                     if line is None:
                         raise ValueError(f"it has more than {MOST >> 20} MiB")
                     read: Any = json.loads(line)
+                    if not isinstance(read, dict):
+                        raise ValueError("it is not a JSON object")
                     rows.append({key: restored_numbers(value) for key, value in read.items()})
-                except (ValueError, AttributeError, RecursionError) as error:
+                except (ValueError, RecursionError) as error:
                     reason = f"{path}:{number} is not a row: {error}"
                     if damaged is None:
                         raise SetpointError(reason) from error

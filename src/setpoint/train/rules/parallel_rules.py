@@ -20,6 +20,7 @@ from setpoint.config import (
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.parallel.config import CONTEXT
+from setpoint.shapes.patterns import is_pattern
 from setpoint.train.rules.model_rules import known_vocabulary, tokenizer_needs, within
 
 if TYPE_CHECKING:
@@ -417,6 +418,8 @@ def replicated_problems(job: Job) -> Iterator[Problem]:
         return
     names = [parameter.name for parameter in trainable_parameters(job, 1)[0]]
     for index, pattern in enumerate(parallel.sharding.replicated):
+        if not is_pattern(pattern):
+            continue  # the section reports it
         path = f"parallel.sharding.replicated.{index}"
         matches = [name for name in names if re.search(pattern, name)]
         if not matches:
@@ -449,6 +452,8 @@ def unit_problems(job: Job) -> Iterator[Problem]:
     units |= {name for name in names if re.fullmatch(r"layers(\.\d+)?", name)}
     modules = [name for name in names if name not in units]
     for index, pattern in enumerate(patterns):
+        if not is_pattern(pattern):
+            continue  # the section reports it
         path = f"parallel.sharding.units.{index}"
         matches = [name for name in modules if re.fullmatch(pattern, name)]
         if not matches:

@@ -199,7 +199,8 @@ def export_problems(job: Job) -> Iterator[Problem]:
     try:
         family_for(job.model)
     except SetpointError as error:
-        yield Problem("checkpoint.export", str(error), valid=("null",), also=also, hint=hint)
+        message = str(error).replace(":\n  ", ": ").replace("\n  ", "; ")
+        yield Problem("checkpoint.export", message, valid=("null",), also=also, hint=hint)
 
 
 URL = "checkpoint.remote.url"
