@@ -102,8 +102,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what starts processes, before marks are selected by; skip what needs a GPU."""
     for item in items:
         module, names = getattr(item, "module", None), getattr(item, "fixturenames", ())
-        starts = hasattr(module, "subprocess") or hasattr(module, "forked")
-        if starts or "forks" in names:
+        starts = ("subprocess", "forked", "run_on_ranks")
+        if any(hasattr(module, name) for name in starts) or "forks" in names:
             item.add_marker("process")
         if item.get_closest_marker("cuda") and not has_gpu():
             item.add_marker(pytest.mark.skip(reason="needs a GPU; see `make test-gpu`"))

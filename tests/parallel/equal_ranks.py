@@ -1,7 +1,7 @@
 """Run by test_equal.py in a process of its own: several ranks train what one rank trains.
 
 Its arguments are the number of ranks, shapes such as `tensor=2,shard=2`, and the cases; all that
-the ranks allow without any. With `float64` among them all that is fp32 is computed in fp64.
+the ranks allow without any.
 
 After steps of AdamW, which divides gradients near zero by their own size, weights in fp32 may be
 1e-4 apart because sums were formed in another order. Where they are a little too far apart, the
@@ -36,7 +36,6 @@ from ..support.ranks import fork_group, rejoin
 from ..train.small import small_job
 
 STEPS = 5
-EXACT = "float64"
 ROUNDING = 100
 """Times the tolerance: up to there fp64 decides whether it is rounding."""
 WORLD = int(sys.argv[1]) if __name__ == "__main__" and len(sys.argv) > 1 else 2
@@ -299,26 +298,21 @@ def compare(
         what = f"{name}, {shape}"
         if store is not None:
             rejoin(f"{store} {what}".replace(" ", "-"))
-        if EXACT in sys.argv:
+        found, expected = both(folder, flags, shape, known)
+        try:
+            assert_equal(found, expected, rtol, what)
+            apart = False
+        except AssertionError:
+            assert_equal(found, expected, ROUNDING * rtol, what)
+            apart = True
+        # All ranks of this shape train again, or none.
+        if World(torch.device("cpu"), size=WORLD).any(apart):
+            in_bf16 = name in LOOSE and not name.endswith("muon")
+            assert not in_bf16, f"{what}: more than {rtol} apart"
             with float64():
                 found, expected = both(folder, flags, shape, known)
-            assert_equal(found, expected, 1e-10, what)
-        else:
-            found, expected = both(folder, flags, shape, known)
-            try:
-                assert_equal(found, expected, rtol, what)
-                apart = False
-            except AssertionError:
-                assert_equal(found, expected, ROUNDING * rtol, what)
-                apart = True
-            # All ranks of this shape train again, or none.
-            if World(torch.device("cpu"), size=WORLD).any(apart):
-                in_bf16 = name in LOOSE and not name.endswith("muon")
-                assert not in_bf16, f"{what}: more than {rtol} apart"
-                with float64():
-                    found, expected = both(folder, flags, shape, known)
-                assert_equal(found, expected, 1e-10, f"{what} in fp64")
-                print(f"{what}: equal in fp64")
+            assert_equal(found, expected, 1e-10, f"{what} in fp64")
+            print(f"{what}: equal in fp64")
         print(f"{what}: equal over {len(found[0])} steps")
 
 
@@ -359,9 +353,8 @@ def assert_equal(found: Trained, expected: Trained, rtol: float, what: str) -> N
 
 
 def one_rank(rank: int, store: str) -> None:
-    given = [each for each in sys.argv[2:] if each != EXACT]
-    shapes = [each for each in given if "=" in each]
-    wanted = [each for each in given if "=" not in each] or list(CASES)
+    shapes = [each for each in sys.argv[2:] if "=" in each]
+    wanted = [each for each in sys.argv[2:] if "=" not in each] or list(CASES)
     with tempfile.TemporaryDirectory() as folder:
         for name in wanted:
             usual = SHAPES.get(WORLD, [])

@@ -1,5 +1,6 @@
 """Several ranks train what one rank trains: losses, norms and weights, for each way to divide."""
 
+from dataclasses import astuple
 from pathlib import Path
 
 import pytest
@@ -8,8 +9,14 @@ import torch
 from setpoint.config import ConfigError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.parallel.world import World, reader_of
+from setpoint.resilience.signals import Abandoned, StopRequest
+from setpoint.train.build.components import build_components
+from setpoint.train.evaluation.scores import evaluate
+from setpoint.train.loop import Loop
+from setpoint.train.position import Position
 
 from ..support.forks import forked
+from ..support.ranks import run_on_ranks
 from ..support.snapshots import refused
 from ..train.small import small_job
 from .equal_ranks import CASES as JOBS
@@ -45,34 +52,24 @@ def test_ranks_train_what_one_does_in_every_case(ranks: int, piece: int) -> None
     compare(ranks, *list(JOBS)[piece::PIECES])
 
 
-BORDERLINE = {
-    "pipeline=2,ring=2": ("plain",),
-    "pipeline=2,tensor=2": ("plain",),
-    "tensor=2,ring=2": ("experts balanced by sequence",),
-    "tensor=4": ("two key-value heads",),
-    "shard=2,tensor=2,expert=2,expert_tensor=2": ("divided experts, recomputed activations",),
-}
-
-
 @pytest.mark.slow
-@pytest.mark.parametrize("shape", BORDERLINE)
-def test_weights_that_rounding_moves_apart_are_equal_in_float64(shape: str) -> None:
-    """In fp32 these differ by up to 2e-4 after 20 steps, more than other shapes."""
-    assert "equal over" in compare(4, "float64", shape, *BORDERLINE[shape])
-
-
-EIGHT = {
-    "replicate=4,shard=2,expert=4": ("divided experts, biases",),
-    "pipeline=2,shard=2,tensor=2": ("plain",),
-    "shard=2,ring=2,ulysses=2": ("packed documents",),
-    "replicate=2,shard=4,expert=4": ("divided experts, biases",),
-}
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", EIGHT)
-def test_eight_ranks_train_what_one_does(shape: str) -> None:
-    assert "equal over" in compare(8, shape, *EIGHT[shape])
+@pytest.mark.parametrize(
+    ("ranks", "shape", "case"),
+    [
+        (4, "pipeline=2,ring=2", "plain"),
+        (4, "pipeline=2,tensor=2", "plain"),
+        (4, "tensor=2,ring=2", "experts balanced by sequence"),
+        (4, "tensor=4", "two key-value heads"),
+        (4, "shard=2,tensor=2,expert=2,expert_tensor=2",
+         "divided experts, recomputed activations"),
+        (8, "replicate=4,shard=2,expert=4", "divided experts, biases"),
+        (8, "pipeline=2,shard=2,tensor=2", "plain"),
+        (8, "shard=2,ring=2,ulysses=2", "packed documents"),
+        (8, "replicate=2,shard=4,expert=4", "divided experts, biases"),
+    ],
+)  # fmt: skip
+def test_axes_go_together(ranks: int, shape: str, case: str) -> None:
+    compare(ranks, shape, case)
 
 
 def test_blocks_of_quantized_experts_are_not_cut(tmp_path: Path) -> None:
@@ -106,8 +103,60 @@ def test_experts_of_several_ranks_on_one_rank_say_how_to_start_them(tmp_path: Pa
         small_job(tmp_path, "model.moe.experts=6", "parallel.expert=2")
 
 
+EVALUATED = ("model.dropout=0", "batch.accumulation=2", "evaluation.accuracy=true")
+
+
+def scores_are_those_of_one_rank(
+    folder: Path, shard: int, sequences: str, method: str = "concatenate"
+) -> None:
+    """The last batches: of 12 sequences as large as the others, of 7 uneven, of 5 one for both."""
+    flags = (*EVALUATED, f"evaluation.sequences={sequences}", "loss=chunked_cross_entropy")
+    if method != "concatenate":
+        source = "data.sources=[{type=random, documents=60, length=6}]"
+        flags = (*flags, source, f"data.packing.method={method}")
+    alone = small_job(folder, *flags, "batch.micro_size=3")
+    expected = evaluate(alone, build_components(alone, world=World(torch.device("cpu"))))
+    ranks = ("parallel.world_size=2", f"parallel.shard={shard}")
+    job = small_job(folder, *flags, "batch.micro_size=2", *ranks)
+    components = build_components(job)
+    seen: list[int] = []
+    found = evaluate(job, components, lambda: seen.append(1))
+    assert astuple(found["held_out"]) == pytest.approx(astuple(expected["held_out"]), rel=1e-6)
+    assert components.world.all_of((len(seen), found)) == [(len(seen), found)] * 2
+    assert components.eval_feed is not None
+    feed = components.eval_feed
+    total, count = feed.totals["held_out"], feed.local_count("held_out")
+    assert total // 2 - 2 <= count < total, "not divided"
+
+
+def stops_are_those_of_all(folder: Path) -> None:
+    """A signal that one rank gets ends an evaluation on both before the same batch."""
+    job = small_job(folder, *EVALUATED, "evaluation.sequences=12", "parallel.world_size=2")
+    components, stop = build_components(job), StopRequest()
+    loop = Loop(job, components, [], stop, Position())
+    seen: list[int] = []
+
+    def between() -> None:
+        if components.world.rank == 1 and len(seen) == 2:
+            stop.request()
+        loop.check()
+        seen.append(1)
+
+    with pytest.raises(Abandoned):
+        evaluate(job, components, between)
+    assert components.world.all_of(len(seen)) == [2, 2] and stop.requested and not loop.goes_on
+
+
+def an_evaluation_is_divided(folder: Path) -> None:
+    for shard, sequences in ((1, "12"), (2, "5"), (2, "7"), (1, "null")):
+        scores_are_those_of_one_rank(folder, shard, sequences)
+    for method in ("none", "next_fit"):
+        scores_are_those_of_one_rank(folder, 2, "5", method)
+    stops_are_those_of_all(folder)
+
+
 def test_two_ranks_divide_an_evaluation() -> None:
-    forked("tests.parallel.shared_evaluation")
+    run_on_ranks(2, an_evaluation_is_divided)
 
 
 CASES = [

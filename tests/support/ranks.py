@@ -4,6 +4,7 @@ Forking one process that has imported torch, and run nothing of it, takes a thir
 a launcher takes.
 """
 
+import importlib
 import os
 import select
 import signal
@@ -13,6 +14,9 @@ import tempfile
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from .forks import forked
 
 GRACE = 100.0
 """Seconds that ranks may go on after another has failed."""
@@ -73,6 +77,30 @@ def fork_group(one_rank: Callable[[int, str], None], world: int) -> int:
     return fork(joined, world)
 
 
+def run_on_ranks(world: int, *acts: Callable[[Path], None]) -> None:
+    """Run functions of a test module, one after the other, on ranks that are a group of gloo.
+
+    Each rank gives them a folder of its own, beside those of the other ranks.
+    """
+    forked(__name__, str(world), *(f"{act.__module__}:{act.__name__}" for act in acts))
+
+
+def _run_acts(world: str, *names: str) -> int:
+    places = (name.split(":") for name in names)
+    acts = [getattr(importlib.import_module(module), name) for module, name in places]
+
+    def one_rank(rank: int, store: str) -> None:
+        from torch import distributed
+
+        for act in acts:
+            folder = Path(store).parent / act.__name__ / f"rank-{rank}"
+            folder.mkdir(parents=True)
+            act(folder)
+            distributed.barrier()
+
+    return fork_group(one_rank, int(world))
+
+
 def rejoin(store: str) -> None:
     """Leave the group and all groups made of it, and make a new one.
 
@@ -122,3 +150,7 @@ def group_of(rank: int, world: int, store: str) -> Iterator[None]:
     distributed.init_process_group("gloo", init_method=place, rank=rank, world_size=world)
     yield
     distributed.destroy_process_group()
+
+
+if __name__ == "__main__":
+    sys.exit(_run_acts(*sys.argv[1:]))
