@@ -198,8 +198,11 @@ def test_stop_tokens_by_id_and_by_text(chat: Trained) -> None:
             infer(inference(chat.run, generation=asking("a", **fields)))
 
 
-def test_a_prompts_file_may_hold_conversations(chat: Trained, tmp_path: Path) -> None:
-    file = tmp_path / "rows.jsonl"
+def test_a_prompts_file_may_hold_conversations(
+    chat: Trained, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = Path("rows.jsonl")
     asked = [{"role": "user", "content": "3 + 3?"}]
     tools = [{"type": "function", "function": {"name": "add"}}]
     rows = [

@@ -85,7 +85,7 @@ def test_nothing_is_computed_where_a_check_finds_something(
 ) -> None:
     monkeypatch.setattr("setpoint.infer.inference.load", lambda job: pytest.fail("it was loaded"))
     job = job_of(trained[1], output=tmp_path / "out")
-    job.generation = Generation(prompts_file=tmp_path / "none.txt")
+    job.generation = Generation(prompts_file=Path("none.txt"))
     with refused(ConfigError):
         infer(job)
     job = job_of(trained[1])

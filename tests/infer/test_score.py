@@ -126,9 +126,12 @@ def test_named_texts(trained: tuple[Job, Path], tmp_path: Path) -> None:
     assert few.tokens == 3 * trained[0].batch.sequence_length
 
 
-def test_a_text_shorter_than_a_sequence(trained: tuple[Job, Path], tmp_path: Path) -> None:
+def test_a_text_shorter_than_a_sequence(
+    trained: tuple[Job, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "a.txt").write_text("!")
-    sets = (DataSet(name="short", sources=(Text(paths=(str(tmp_path / "a.txt"),)),)),)
+    sets = (DataSet(name="short", sources=(Text(paths=("a.txt",)),)),)
     assert scores(trained[1], sides=(), sets=sets)["short"].tokens == 2
     (tmp_path / "a.txt").write_text("")
     with refused():
