@@ -54,11 +54,11 @@ def check(arguments: Arguments) -> int:
     A valid but unusual value gives a caution: a warning with a code, which --silence.append CODE
     hides.
 
-    PyTorch is imported only if a value requires it, such as a device, compile or float8, and never
-    with --world-size or --gpu, which describe other machines. A missing path, absolute or with a
-    leading ./, ../ or variable, is then listed as not checked if its directory is not here either,
-    or is the current or a top-level one, like checks that could not run, with the --using option
-    that runs them. Values of modifiers that an override replaced are listed as overridden.
+    PyTorch is imported only if a value requires it, such as a device, compile or float8.
+    --world-size and --gpu describe other machines: PyTorch is then never imported, and a missing
+    path is listed as not checked if it may exist there. Checks that could not run are listed with
+    the --using option that runs them, and values of modifiers that an override replaced as
+    overridden.
 
     Examples:
         setpoint check tiny  a preset as it is

@@ -227,7 +227,7 @@ def _numbers(name: str, runs: list[ComparedRun]) -> list[float | None]:
     JSON,
 )
 def report(arguments: Arguments) -> int:
-    """Write one HTML file about runs, which needs no network.
+    """Write one self-contained HTML file about runs.
 
     The report has curves with zoom and hover, the configuration with origins and search,
     differences between the runs, shares of data, samples, events and the environment. RUN is a run

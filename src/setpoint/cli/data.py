@@ -239,7 +239,7 @@ def open_data(arguments: Arguments) -> JobData:
     JSON,
 )
 def data_inspect(arguments: Arguments) -> int:
-    """Print the first rows that a job is trained on, as its batches have them.
+    """Print the first rows of the training data, as in the batches.
 
     The text shows where tokens end, which tokens are trained on, control tokens, and where
     documents begin. On a terminal colours mark them; elsewhere `|` ends a token, and text between

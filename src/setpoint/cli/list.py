@@ -59,7 +59,7 @@ def list_command(arguments: Arguments) -> int:
     Examples:
         setpoint list  presets, modifiers, variants, tags and cautions
         setpoint list tags  what --tag.NAME VALUE sets
-        setpoint list presets --import mine  those of your module mine.py, too
+        setpoint list presets --import mine  also those of your module mine.py
         setpoint list fields optimizer  the fields of one section, of all its variants
         setpoint list fields learning rate  every field about the learning rate
     """

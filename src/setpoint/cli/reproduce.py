@@ -45,11 +45,11 @@ TOLERANCE = Option(
 )
 SHARED_HELP = """
 The result is compared with every metric of the record but timings, and with the weights of the
-last checkpoint. On a CPU with the same packages and code all is bit-identical. Differences of
-the environment are printed: another torch, device or code may change bits, which --tolerance
-allows. The recorded configuration is used without its trackers of services, uploads, alerts and
-compilation; modules are imported only with --import. The training data must be there. The exit
-status is 0 if all is equal, and 1 if not."""
+last checkpoint. On a CPU with the same packages and code the results are bit-identical. In another
+environment, whose differences are printed, they may not be; --tolerance allows for that. The
+recorded configuration is used without tracking services, uploads, alerts and compilation; modules
+are imported only with --import. The training data must be available. The exit status is 0 if
+everything is equal, and 1 if not."""
 
 
 @Command(

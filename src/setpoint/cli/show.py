@@ -421,7 +421,7 @@ def _help(config: Config, leaf: Leaf) -> str:
     *RANKED,
 )
 def diff(arguments: Arguments) -> int:
-    """Print the values that differ between two sources, each with its origin; of more, a table.
+    """Print the values that differ between sources, each with its origin; three or more as a table.
 
     Runs, checkpoints and git revisions are compared as recorded, including fields that no longer
     exist. OVERRIDES, modifiers, further files and the environment apply to B alone, which is then
@@ -544,8 +544,8 @@ def fingerprint_command(arguments: Arguments) -> int:
 
     Examples:
         setpoint fingerprint tiny  the preset's fingerprint
-        setpoint fingerprint tiny --seed 2  another seed is another run
-        setpoint fingerprint tiny runs/tiny-3fa94c21 --explain  why a run is another one
+        setpoint fingerprint tiny --seed 2  with another seed
+        setpoint fingerprint tiny runs/tiny-3fa94c21 --explain  why two fingerprints differ
     """
     names, explains = arguments.positional, arguments.has("--explain")
     configs = [open_source(name, arguments, overrides=False).resolve() for name in names[:-1]]

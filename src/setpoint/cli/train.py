@@ -97,9 +97,9 @@ def train_command(arguments: Arguments) -> int:
 
     Ctrl-C saves a checkpoint and exits with status 130; SIGTERM, SIGUSR1, SIGHUP, a time limit
     (resilience.time_limit), the end of a Slurm job and a file STOP in the run directory with 75.
-    The same command resumes. A second Ctrl-C, the same signal after 2 seconds, or
-    resilience.grace_period running out, exits without saving (status 130 or 143); the latest
-    checkpoint stays.
+    The same command resumes. A second Ctrl-C, the same signal again after 2 seconds, or a step
+    longer than resilience.grace_period ends the process without saving (status 130 or 143); the
+    latest checkpoint stays.
 
     Examples:
         setpoint train tiny  train the preset tiny
