@@ -2,7 +2,6 @@
 
 import json
 import math
-import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,9 +56,9 @@ def test_the_function_remains_one_when_its_package_is_imported() -> None:
     import setpoint.train.config  # noqa: F401
 
     assert callable(sp.train) and callable(sp.infer) and callable(sp.plan) and callable(sp.sweep)
-    with pytest.raises(sp.SetpointError, match="train: source = 7"):
+    with refused():
         sp.train(7)  # pyright: ignore[reportArgumentType]
-    with pytest.raises(sp.SetpointError, match="overrides must be a list of str, as in"):
+    with refused():
         sp.train("tiny", "duration=4")
 
 
@@ -72,7 +71,7 @@ def test_a_run_is_read_as_its_files_say(run: sp.RecordedRun) -> None:
     assert sp.load_run(run) == sp.load_run(str(run.directory)) == run
     assert (run.config.model.dim, run.config.batch.sequence_length) == (32, 32)
     assert run.directory.name.endswith(run.fingerprint[:8])
-    with pytest.raises(sp.SetpointError, match=r"no rows of the kind 'trian'.\nValid: train, eval"):
+    with refused():
         run.metrics("trian")
 
 
@@ -80,7 +79,7 @@ def test_a_run_is_a_source(run: sp.RecordedRun) -> None:
     again = sp.train(run, data=TEXTS)
     assert (again.started.step, again.directory) == (12, run.directory)
     assert sp.check(again).facts == sp.check(run.directory).facts
-    with pytest.raises(sp.SetpointError, match=r"--optimizer\.lr 0\.5 --accept optimizer\.lr\n?$"):
+    with refused():
         sp.train(run, data=TEXTS, overrides={"optimizer.lr": 0.5})
 
 
@@ -107,19 +106,19 @@ def test_other_checkpoints_give_other_scores(run: sp.RecordedRun) -> None:
     assert first > last
 
 
-def test_wrong_options_name_the_field(run: sp.RecordedRun, tmp_path: Path) -> None:
+def test_wrong_options_name_the_field(
+    run: sp.RecordedRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
     model = run.model()
-    with pytest.raises(sp.ConfigError) as error:
+    with refused(sp.ConfigError):
         model.generate("a", max_tokens=-4)
-    assert [problem.path for problem in error.value.problems] == ["generation.max_tokens"]
     for call in (model.evaluate, partial(sp.evaluate, run.directory)):
-        with pytest.raises(sp.ConfigError, match="'nowhere.txt' does not exist") as error:
+        with refused(sp.ConfigError):
             call("nowhere.txt")
-        (problem,) = error.value.problems
-        assert re.fullmatch(r"program \((tests/)?test_api.py:\d+\)", problem.origin)
-    with pytest.raises(sp.SetpointError, match="is not a run directory"):
+    with refused():
         sp.load_run(tmp_path)
-    with pytest.raises(sp.SetpointError, match=r"there is no run and no preset 'nowhere'\.\n"):
+    with refused():
         sp.export("nowhere", tmp_path / "out")
 
 
@@ -159,14 +158,14 @@ def test_conversations_are_prompts(run: sp.RecordedRun) -> None:
     assert model.generate(turns[:1], **chat) == [one]
     # The answer at the end is generated.
     assert model.generate([turns, "a", {"prompt": "a", "completion": "b"}], **chat) == [one] * 3
-    with pytest.raises(sp.SetpointError, match="so prompts_file must not be given"):
+    with refused():
         model.generate(turns, prompts_file="rows.jsonl")
 
 
 def test_an_export_without_a_tokenizer_warns(run: sp.RecordedRun, tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="has no tokenizer files"):
         assert (sp.export(run, tmp_path / "out") / "config.json").exists()
-    with pytest.raises(sp.SetpointError, match="does not exist: train the job first"):
+    with refused():
         sp.load_model(sp.resolve(sp.compose(type(run.config), "tiny", flags=["seed=77"]).draft))
 
 
@@ -183,7 +182,7 @@ def test_a_plan_is_that_of_the_command_and_loads_no_torch(
     made = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert main(command.split()) == 0
     assert json.loads(made.stdout) == json.loads(capsys.readouterr().out), made.stderr
-    with pytest.raises(sp.SetpointError, match="memory needs a size"):
+    with refused():
         sp.plan("llama3-8b", gpu="h100", world_size=8, memory="much")
 
 
@@ -209,18 +208,18 @@ def test_the_points_of_a_sweep_are_checked(tmp_path: Path) -> None:
     file.write_text(
         'extends = "tiny"\n[sweep.grid]\n"optimizer.lr" = [1e-3, -1]\nwith = ["null"]\n'
     )
-    with pytest.raises(sp.ConfigError, match=r"in 1 of 2 points"):
+    with refused(sp.ConfigError):
         sp.sweep(str(file))
-    with pytest.raises(sp.SetpointError, match="describes points"):
+    with refused():
         sp.sweep(str(file), points={"grid": {"seed": [1, 2]}})
     points: Any
     for points in (None, [{"seed": 1}, {"seed": 2}]):
-        with pytest.raises(sp.SetpointError, match="sweep needs points"):
+        with refused():
             sp.sweep("tiny", points=points)
     run: Any = "runs/tiny"
-    with pytest.raises(sp.SetpointError, match="infer accepts an inference job; got 'runs/tiny'"):
+    with refused():
         sp.infer(run)
-    with pytest.raises(sp.SetpointError, match="workspace cannot be varied"):
+    with refused():
         sp.sweep("tiny", points={"grid": {"workspace": ["a", "b"]}})
     grid = {"grid": {"source": ["tiny", "gpt2-tiny"]}}
     points = sp.sweep("tiny", {"experiment": "x"}, points=grid, dry_run=True).points

@@ -20,7 +20,7 @@ from setpoint.cli.script import COMMANDS, load, run
 from setpoint.config import Config, ConfigError, RunError, SetpointError, field
 
 from ..support.forks import shared
-from ..support.snapshots import compare
+from ..support.snapshots import compare, refused
 
 SCRIPT = '''\
 """A script of somebody's own."""
@@ -285,15 +285,15 @@ def test_load_returns_what_main_would_get(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setenv("SETPOINT__SIZE", "5")
     assert load(Small, arguments=[]).size == 5  # the words of the process are not read
     assert load(Small, arguments=["--size", "3"]).size == 3
-    with pytest.raises(ConfigError, match="size = many"):
+    with refused(ConfigError):
         load(Small, arguments=["--size", "many"])
-    with pytest.raises(SetpointError, match="no such file"):
+    with refused():
         load(Small, Path("nowhere/a.toml"))
-    with pytest.raises(SetpointError, match="two sources, 'a' and 'b'"):
+    with refused():
         load(Small, "a", ["b"])
-    with pytest.raises(SetpointError, match="list of str"):
+    with refused():
         load(Small, None, "--size 3")
-    with pytest.raises(SetpointError, match="--help is only"):
+    with refused():
         load(Small, None, ["--help"])
 
 

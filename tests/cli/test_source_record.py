@@ -10,9 +10,9 @@ import pytest
 from setpoint.cli.options import Arguments, Program
 from setpoint.cli.show import show
 from setpoint.cli.source import open_source
-from setpoint.config import Config, SetpointError
+from setpoint.config import Config
 
-from ..support.snapshots import compare
+from ..support.snapshots import compare, refused
 from .conftest import CommandLine
 from .test_source import shown
 
@@ -122,5 +122,5 @@ def test_scripts_of_ones_own_have_no_revisions(cli: CommandLine) -> None:
         size: int = 1
 
     arguments = Arguments(show.of(Program("train.py", Root)))
-    with pytest.raises(SetpointError, match="for Setpoint's own jobs only; for train.py, check"):
+    with refused():
         open_source("HEAD:exp.toml", arguments)

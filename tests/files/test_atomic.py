@@ -8,6 +8,8 @@ import pytest
 from setpoint.config import RunError
 from setpoint.files.atomic import write_json, write_text
 
+from ..support.snapshots import refused
+
 
 def test_a_file_is_replaced(tmp_path: Path) -> None:
     path = tmp_path / "config.toml"
@@ -28,7 +30,7 @@ def test_a_failing_disk_leaves_what_was_there(
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, call, fail)
-    with pytest.raises(RunError, match=r"config.json cannot be written: No space left"):
+    with refused(RunError):
         write_json(path, {"lr": 0.2})
     assert path.read_text() == '{\n  "lr": 0.1\n}\n'
     assert [p.name for p in tmp_path.iterdir()] == ["config.json"]
@@ -39,6 +41,6 @@ def test_what_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
         write_json(tmp_path / "x.json", float("nan"))
     with pytest.raises(TypeError):
         write_json(tmp_path / "x.json", object())
-    with pytest.raises(RunError, match="No such file"):
+    with refused(RunError):
         write_text(tmp_path / "gone" / "config.toml", "")
     assert list(tmp_path.iterdir()) == []

@@ -9,11 +9,12 @@ from hypothesis import strategies as st
 from safetensors.torch import load as library_load
 from safetensors.torch import save_file as library_save
 
-from setpoint.config import SetpointError
 from setpoint.files import tensor_file
 from setpoint.files.atomic import write_file
 from setpoint.files.tensor_file import DTYPES, encode_tensors, read_box, read_tensors
 from setpoint.files.tensor_header import DamagedFile, read_header
+
+from ..support.snapshots import refused
 
 
 def round_trip(folder: Path, tensors: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -111,12 +112,12 @@ def test_the_same_bytes_for_the_same_tensors() -> None:
 
 
 def test_what_cannot_be_saved_is_named() -> None:
-    for tensor, why in (
-        (torch.empty(2, device="meta"), "is on the meta device"),
-        (torch.eye(2).to_sparse(), "is torch.sparse_coo"),
-        (torch.zeros(2, dtype=torch.complex128), "has the type torch.complex128"),
+    for tensor in (
+        torch.empty(2, device="meta"),
+        torch.eye(2).to_sparse(),
+        torch.zeros(2, dtype=torch.complex128),
     ):
-        with pytest.raises(SetpointError, match=f"tensor layers.w {why}"):
+        with refused():
             list(encode_tensors({"layers.w": tensor}))
 
 
@@ -142,5 +143,5 @@ def test_boxes_are_those_of_slices(
 def test_a_file_that_git_lfs_has_not_fetched_is_named_as_such(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     path.write_text("version https://git-lfs.github.com/spec/v1\noid sha256:4d7a\nsize 99\n")
-    with pytest.raises(DamagedFile, match="git lfs pull"):
+    with refused(DamagedFile):
         read_header(path)

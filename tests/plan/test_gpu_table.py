@@ -5,9 +5,10 @@ from unittest.mock import ANY
 
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.plan.gpus import CALL, Links, RankGroup, gpu_named, gpu_table, group_of
 from setpoint.track.accelerators import GPUS, peak_of
+
+from ..support.snapshots import refused
 
 DRIVER = {
     "h100": "NVIDIA H100 80GB HBM3", "h200": "NVIDIA H200", "b200": "NVIDIA B200",
@@ -48,35 +49,25 @@ def test_a_file_adds_machines_and_changes_those_of_the_table(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize(
-    ("text", "found"),
+    "text",
     [
-        ('[gpus.ours]\nlike = "h10"\n',
-         "gpus.toml:2:1: gpus.ours.like: no entry 'h10' before it. Did you mean h100?"),
-        ('[gpus.ours]\nlike = "h100"\nassumed.matmul = 70\n',
-         "gpus.toml:3:9\n    is out of range: it must be > 0, <= 1"),
-        ('[gpus.ours]\nlike = "h100"\nmemry = "3 GB"\n',
-         "Did you mean gpus.ours.memory?"),
-        ('[gpus.ours]\nmemory = "3 GB"\n', "gpus.toml:1:7\n    is required"),
-        ("[gpus.h100]\nmemory = 0\n", "gpus.toml:2:1\n    is out of range"),
+        '[gpus.ours]\nlike = "h10"\n',
+        '[gpus.ours]\nlike = "h100"\nassumed.matmul = 70\n',
+        '[gpus.ours]\nlike = "h100"\nmemry = "3 GB"\n',
+        '[gpus.ours]\nmemory = "3 GB"\n',
+        "[gpus.h100]\nmemory = 0\n",
     ],
-)  # fmt: skip
-def test_errors_of_a_file_name_the_line(tmp_path: Path, text: str, found: str) -> None:
+)
+def test_errors_of_a_file_name_the_line(tmp_path: Path, text: str) -> None:
     file = tmp_path / "gpus.toml"
     file.write_text(text)
-    with pytest.raises(SetpointError) as raised:
+    with refused():
         gpu_table(str(file))
-    assert found in str(raised.value)
 
 
 def test_an_unknown_machine_is_answered_with_what_is_known() -> None:
-    with pytest.raises(SetpointError) as raised:
+    with refused():
         gpu_named("h10")
-    assert str(raised.value) == (
-        "--gpu: there is no GPU 'h10'. Did you mean h100?\n"
-        "Valid: h100, h200, b200, gb200, a100, a100-40gb, a100-pcie, l40s, rtx4090, v100, mi300x\n"
-        "Describe other GPUs in a file, --gpu-file FILE: a table [gpus.h10] with "
-        'like = "h100" and the values that differ'
-    )
 
 
 def test_groups_lie_on_nodes() -> None:

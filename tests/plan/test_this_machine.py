@@ -13,6 +13,7 @@ from setpoint.plan.this_machine import memory_problems
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 MODEL = ("model.dim=2048", "model.layers=12", "model.heads=16")
@@ -40,12 +41,12 @@ def test_a_model_or_a_micro_batch_beyond_the_machine(tmp_path: Path, device: str
     assert found(job) == ["batch.micro_size"]
     spared = ("memory.activation_checkpointing=full", "loss=chunked_cross_entropy")
     assert not found(small_job(tmp_path, *ROWS, *spared, on))
-    with pytest.raises(ConfigError, match=r"need at least [\d.]+ GiB in addition .* has 4.0 GiB"):
+    with refused(ConfigError):
         raise ConfigError(verify(job, ("files", "torch")).problems)
 
 
 def test_training_is_refused_before_anything_is_written(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="this machine has 4.0 GiB"):
+    with refused(ConfigError):
         train(small_job(tmp_path, *MODEL), directory=tmp_path / "run")
     assert not (tmp_path / "run").exists()
 

@@ -50,7 +50,7 @@ VARIES = (
     (re.compile(r"(\b(?:src|tests)/[\w/]+\.py):\d+(?::\d+)?"), r"\1:LINE"),
     (re.compile(r"(\brecord \S+/config\.json):\d+"), r"\1:LINE"),
     (re.compile(r"(\n +Traceback) \(most recent call last\):(?:\n {6}.*)+"), r"\1"),
-    (re.compile(r"(\bruns/[\w./-]*?(?<!/step)-|\bsmall-)[0-9a-f]{8}\b"), r"\1FINGERPRINT"),
+    (re.compile(r"(\b(?:runs|HERE)/[\w./-]*?(?<!/step)-|\bsmall-)[0-9a-f]{8}\b"), r"\1FINGERPRINT"),
     (re.compile(r"(?<=BLAKE3 )[0-9a-f]{12}|(?<=, not )[0-9a-f]{12}(?=\.\.)"), "DIGEST"),
 )
 refusals_of_test: Counter[str] = Counter()

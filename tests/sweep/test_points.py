@@ -9,7 +9,7 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from setpoint.config import Config, ConfigError, SetpointError, dead
+from setpoint.config import Config, ConfigError, dead
 from setpoint.config.composition import compose
 from setpoint.config.record.record import fingerprint
 from setpoint.config.values.node import chain_of
@@ -27,6 +27,7 @@ from setpoint.sweep.setting import (
 )
 from setpoint.sweep.space import RandomPoints
 
+from ..support.snapshots import refused
 from .space_sample import Root, open_root, sweep
 
 INTS = st.lists(st.integers(1, 50), min_size=1, max_size=4, unique=True)
@@ -79,16 +80,14 @@ def test_duplicates_are_dropped_and_named() -> None:
     assert lines == ["lr=0.0001: the same as lr=1e-4", "lr=1e-4: it appears twice"]
 
 
-def test_one_mistake_of_many_values_is_said_once() -> None:
-    with pytest.raises(SweepError) as caught:
-        sweep("--rule.lrr", ",".join(map(str, range(10))))
-    text = str(caught.value)
-    assert text.count("unknown key") == 1 and text.startswith("1 problem in all 10 points;")
-    assert "rule.lrr = 0, 1, 2, 3, 4, 5 and 4 more\n" in text
-    with pytest.raises(SweepError, match=r"^1 problem in the only point; nothing was started"):
-        sweep("--rule.lr", "-1")
-    with pytest.raises(SweepError, match=r"^1 problem in both points; nothing was started"):
-        sweep("--rule.lr", "-1", "--seed", "1,2")
+def test_a_mistake_of_many_values_is_reported_once() -> None:
+    for words in (
+        ["--rule.lrr", ",".join(map(str, range(10)))],
+        ["--rule.lr", "-1"],
+        ["--rule.lr", "-1", "--seed", "1,2"],
+    ):
+        with refused(SweepError):
+            sweep(*words)
 
 
 def test_modifiers_are_drawn_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -103,15 +102,15 @@ def test_modifiers_are_drawn_as_well(monkeypatch: pytest.MonkeyPatch) -> None:
     space = RandomPoints({("with",): (drawn.distribution, axis)}, 8, 0)
     found = resolve_points(space, Composer(open_root, line)).kept
     assert {point.name: point.config.size for point in found} == {"with=null": 8, "with=large": 128}
-    with pytest.raises(SetpointError, match="lists values twice"):
+    with refused():
         read_command_line(Root, "defaults", ["choice(null, large)", "null,large"], [])
 
 
 def test_too_many_points_are_refused_at_once() -> None:
     many = ",".join(map(str, range(500)))
-    with pytest.raises(SetpointError, match=r"62,500,000,000 points, more than the limit of 1,000"):
+    with refused():
         sweep(*(f"{name}={many}" for name in ("seed", "size", "parts", "rule.lr")))
-    with pytest.raises(SetpointError, match="has 3 points, more than the limit of 2"):
+    with refused():
         sweep("--seed", "1,2,3", limit=2)
 
 

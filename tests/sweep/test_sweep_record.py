@@ -20,6 +20,7 @@ from setpoint.sweep.sweep_record import (
     write_point,
 )
 
+from ..support.snapshots import refused
 from .sample import task_of
 
 
@@ -69,11 +70,7 @@ def test_the_run_of_a_point_in_any_folder(tmp_path: Path, monkeypatch: pytest.Mo
 
 def test_two_sweeps_in_one_folder(tmp_path: Path) -> None:
     record = SweepRecord(tmp_path / "sweep", "tiny", [])
-    with pytest.raises(
-        SetpointError,
-        match=r"a sweep is already running here: .* --experiment "
-        r"NAME",
-    ):
+    with pytest.raises(SetpointError, match=r"a sweep is already running here: .* --experiment "):
         SweepRecord(tmp_path / "sweep", "tiny", [])
     record.close()
     SweepRecord(tmp_path / "sweep", "tiny", []).close()
@@ -88,13 +85,8 @@ def test_points_that_are_links_to_other_places_are_refused(tmp_path: Path, name:
     (tmp_path / "sweep").symlink_to(folder)
     (folder / "run").symlink_to(away)
     (folder / name).symlink_to(away)
-    with pytest.raises(SetpointError) as refused:
+    with refused():
         SweepRecord(tmp_path / "sweep", "tiny", [])
-    assert str(refused.value) == (
-        f"{tmp_path}/sweep/{name} is a link to {away}, but a sweep writes only to its own "
-        f"folders.\nValid: a real folder; to keep sweeps on another disk, set workspace to "
-        f"a folder there, or link {tmp_path}/sweep as a whole"
-    )
     assert not (folder / ".sweep.lock").exists()
     (folder / name).unlink()
     SweepRecord(tmp_path / "sweep", "tiny", []).close()
@@ -102,7 +94,7 @@ def test_points_that_are_links_to_other_places_are_refused(tmp_path: Path, name:
 
 def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "sweep").write_text("")
-    with pytest.raises(SetpointError, match="cannot be created"):
+    with refused():
         SweepRecord(tmp_path / "sweep", "tiny", [])
 
 
@@ -111,7 +103,7 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
 )
 def test_a_record_that_cannot_be_read(tmp_path: Path, text: str) -> None:
     (tmp_path / "sweep.json").write_text(text)
-    with pytest.raises(SetpointError, match=r"sweep.json: the record of the sweep cannot be read"):
+    with refused():
         read_record_of(tmp_path)
 
 
@@ -175,5 +167,5 @@ def test_what_cannot_be_gone_on_with(tmp_path: Path) -> None:
     task = task_of(tmp_path, 1)
     leave(task, END)
     (task.run / "origins.json").write_text("[1]")
-    with pytest.raises(SetpointError, match=r"origins.json"):
+    with refused():
         task.read_state()

@@ -9,6 +9,8 @@ from hypothesis import strategies as st
 from setpoint.config import Invalid
 from setpoint.units import ByteSize
 
+from ..support.snapshots import refused
+
 
 @pytest.mark.parametrize(
     ("text", "count", "canonical"),
@@ -34,24 +36,23 @@ def test_texts_are_read_exactly(text: str, count: int, canonical: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "valid"),
+    "text",
     [
-        ("16M", "could mean powers of 1000 or of 1024", '"16 MB"'),
-        ("16 Mb", "counts bits", '"16 MiB"'),
-        ("0.3 KiB", "no integer number of bytes: 0.3 KiB are 307.2", '"307"'),
-        ("1 XB", "unknown unit 'XB'", "MiB"),
-        ("-1", "is not a size", '"2 GB"'),
-        ("1e3", "is not a size", '"2 GB"'),
-        ("9" * 50, "is not a size", '"2 GB"'),
-        (-1, "must not be negative", '"2 GB"'),
-        (1.5, "is not a size", '"2 GB"'),
-        (True, "is not a size", '"2 GB"'),
+        "16M",
+        "16 Mb",
+        "0.3 KiB",
+        "1 XB",
+        "-1",
+        "1e3",
+        "9" * 50,
+        -1,
+        1.5,
+        True,
     ],
 )
-def test_texts_that_are_no_sizes_are_refused(text: object, words: str, valid: str) -> None:
-    with pytest.raises(Invalid, match=words) as caught:
+def test_texts_that_are_no_sizes_are_refused(text: object) -> None:
+    with refused(Invalid):
         ByteSize.read(text)
-    assert valid in caught.value.valid
 
 
 def test_a_size_is_a_number() -> None:

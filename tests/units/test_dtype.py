@@ -9,6 +9,8 @@ from setpoint.config import Config, Invalid, SetpointError, resolve
 from setpoint.units import DType
 from setpoint.units.dtype import ALIASES, NAMES
 
+from ..support.snapshots import refused
+
 
 class Formats(Config):
     """Number formats."""
@@ -51,21 +53,17 @@ def test_torch_objects_are_taken() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "valid", "hint"),
+    "text",
     [
-        ("fp8", "is not one number format", ("float8_e4m3fn", "float8_e5m2"), ""),
-        ("tf32", "is not one number format", ("float32",), ""),
-        ("bfloat17", "is not a known", tuple(ALIASES), "Did you mean bfloat16?"),
-        (3, "is not a number format", tuple(ALIASES), ""),
+        "fp8",
+        "tf32",
+        "bfloat17",
+        3,
     ],
 )
-def test_names_that_are_no_formats_are_refused(
-    text: object, words: str, valid: tuple[str, ...], hint: str
-) -> None:
-    with pytest.raises(Invalid, match=words) as caught:
+def test_names_that_are_no_formats_are_refused(text: object) -> None:
+    with refused(Invalid):
         DType.read(text)
-    assert caught.value.valid == valid
-    assert caught.value.hint == hint
 
 
 def test_a_format_that_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,6 +8,8 @@ from setpoint.config import Invalid
 from setpoint.config.values.reference import evaluate, parse
 from setpoint.units import Duration, Length, Period
 
+from ..support.snapshots import refused
+
 
 @pytest.mark.parametrize(
     ("text", "count", "unit", "dump"),
@@ -39,26 +41,23 @@ def test_periods_are_read_and_written(text: str | int, count: float, unit: str, 
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    "value",
     [
-        ("", "must be a non-negative number with a unit: got ''"),
-        ("0 steps", "must be a positive count: got '0 steps'"),
-        ("1e400 tokens", "must be a positive count"),
-        ("1.5 steps", "must be an integer number of steps"),
-        ("1.0", "must be an integer number of steps: got '1.0'"),  # a share, not one step
-        ("3 parsecs", "has an unknown unit 'parsecs'"),
-        ("9" * 5000, "must be a non-negative number with a unit"),
-        pytest.param(10**5000, "got a number of 16610 bits", id="huge"),
-        (True, "is not a period"),
-        (1.5, "is not a period: got 1.5"),
+        "",
+        "0 steps",
+        "1e400 tokens",
+        "1.5 steps",
+        "1.0",  # a share, not one step
+        "3 parsecs",
+        "9" * 5000,
+        pytest.param(10**5000, id="huge"),
+        True,
+        1.5,
     ],
 )
-def test_values_that_are_no_periods_are_refused(value: object, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+def test_values_that_are_no_periods_are_refused(value: object) -> None:
+    with refused(Invalid):
         Period.read(value)
-    assert message in str(caught.value)
-    assert len(caught.value.message) < 200
-    assert caught.value.valid
 
 
 def test_durations_are_read_and_written() -> None:
@@ -78,20 +77,19 @@ def test_durations_are_read_and_written() -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "message"),
+    "value",
     [
-        ([], "needs at least one limit"),
-        (["3 steps", "4 steps"], "has two limits in steps"),
-        ([True], "is not a duration: got true"),
-        ("3 parsecs", "unknown unit"),
-        ("[3", "position 3"),
-        ("never", "must be a non-negative"),
+        [],
+        ["3 steps", "4 steps"],
+        [True],
+        "3 parsecs",
+        "[3",
+        "never",
     ],
 )
-def test_values_that_are_no_durations_are_refused(value: object, message: str) -> None:
-    with pytest.raises(Invalid) as caught:
+def test_values_that_are_no_durations_are_refused(value: object) -> None:
+    with refused(Invalid):
         Duration.read(value)
-    assert message in str(caught.value)
 
 
 def test_every_word_for_a_time() -> None:
@@ -131,7 +129,7 @@ def test_a_length_of_a_share_is_exact(share):
 
 @pytest.mark.parametrize("text", [0.05, True, "0.05", "101 %", "-1", "5 percent", None, 2**63])
 def test_values_that_are_no_lengths_are_refused(text):
-    with pytest.raises(Invalid):
+    with refused(Invalid):
         Length.read(text)
 
 
@@ -154,7 +152,7 @@ def test_lengths_take_arithmetic(expression, value):
     "expression", ["whole * part", "whole + epochs", "2 / whole", "several // 2", "whole ** 2"]
 )
 def test_other_arithmetic_is_refused(expression):
-    with pytest.raises(Invalid, match="cannot be computed"):
+    with refused(Invalid):
         evaluate(parse(expression), lambda path: VALUES[path[0]])
 
 

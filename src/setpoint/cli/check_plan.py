@@ -9,7 +9,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.output import bold, table
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.optim.grouping import GroupRow, gather, group_rows
 from setpoint.parallel.engines import zero_settings
 from setpoint.plan.memory import RankMemory, rank_memory
@@ -123,7 +123,7 @@ def make_plan(job: Job, rank: int = 0) -> PlanReport:
     topology = Topology.of(job)
     if rank >= topology.world_size:
         raise SetpointError(
-            f"rank {rank} does not exist: the job has {topology.world_size} ranks\n"
+            f"rank {rank} does not exist: the job has {plural(topology.world_size, 'rank')}\n"
             f"Valid: 0 to {topology.world_size - 1}"
         )
     vocabulary = vocabulary_of(job)

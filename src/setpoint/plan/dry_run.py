@@ -22,7 +22,7 @@ from torch import Tensor, distributed, nn
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._pytree import tree_leaves
 
-from setpoint.config import SetpointError, draft_of, resolve
+from setpoint.config import SetpointError, draft_of, plural, resolve
 from setpoint.model.attention.backends import (
     SDPA,
     SHARE_NO_HEADS,
@@ -181,7 +181,8 @@ def dry_run(job: Job, rank: int = 0, *, all_layers: bool = False) -> DryRun:
     size = job.parallel.world_size
     if not 0 <= rank < size:
         raise SetpointError(
-            f"rank {rank} does not exist: the job has {size} ranks\nValid: 0 to {size - 1}"
+            f"rank {rank} does not exist: the job has {plural(size, 'rank')}\n"
+            f"Valid: 0 to {size - 1}"
         )
     _refuse(job)
     began, device = time.perf_counter(), job.parallel.device

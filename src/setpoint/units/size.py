@@ -112,9 +112,9 @@ def _wrong_unit(digits: str, written: str) -> Invalid:
     letter = written[0].upper()
     near = [u for u in (f"{letter}B" if letter != "K" else "kB", f"{letter}iB") if u in UNITS]
     if written.endswith("b") and near:
-        meant = f"{written!r} counts bits; sizes are given in bytes"
+        meant = f"has the unit {written!r}, which counts bits; sizes are given in bytes"
     elif len(written) == 1 and near:
-        meant = f"the unit {written!r} could mean powers of 1000 or of 1024"
+        meant = f"has the unit {written!r}, which could mean powers of 1000 or of 1024"
     else:
         return Invalid(f"has an unknown unit {written!r}", tuple(UNITS))
     return Invalid(meant, tuple(f'"{digits} {unit}"' for unit in near))

@@ -11,6 +11,7 @@ import torch
 from setpoint.config import RunError, SetpointError
 from setpoint.interop.checkpoints.gguf import TYPES, read_gguf
 
+from ...support.snapshots import refused
 from . import written
 
 
@@ -115,7 +116,7 @@ def test_metadata_and_plain_tensors(tmp_path: Path) -> None:
 
 def test_other_types_are_refused_by_name(tmp_path: Path) -> None:
     path = written.write_gguf(tmp_path / "m.gguf", {}, {"w": (11, (256,), b"\0" * 110)})
-    with pytest.raises(SetpointError, match=r"w has the type Q3_K, which cannot be read"):
+    with refused():
         read_gguf(path)
 
 
