@@ -64,14 +64,28 @@ def test_rows_are_those_of_the_batches(cli: CommandLine) -> None:
     cli.file("mixed.toml", MIXED)
     found = json.loads(cli.ok("data inspect mixed.toml --count 12 --json"))
     assert [row["row"] for row in found] == [*range(12)]
-    assert {row["source"] for row in found} == {"a", "b"}
+    assert {tuple(row["sources"]) for row in found} == {("a",), ("b",)}
     for row in found:
         assert len(row["ids"]) == len(row["text"]) == len(row["document"]) == 33
-        assert all(name.startswith(f"{row['source']}/") for name in row["documents"])
+        assert all(name.startswith(f"{row['sources'][0]}/") for name in row["documents"])
         assert row["trained"] == [False, *[True] * 32]
         assert max(row["document"]) == len(row["documents"]) - 1
     only = json.loads(cli.ok("data inspect mixed.toml --count 2 --source a --json"))
-    assert only == [row for row in found if row["source"] == "a"][:2]
+    assert only == [row for row in found if row["sources"] == ["a"]][:2]
+
+
+def test_a_row_of_several_sources_names_all_of_them(cli: CommandLine) -> None:
+    for name in "ab":
+        rows = (f'{{"text": "{name}{number}"}}\n' for number in range(20))
+        cli.file(f"{name}.jsonl", "".join(rows))
+    sources = [{"type": "text", "name": name, "paths": [f"{name}.jsonl"]} for name in "ab"]
+    line = f"""data inspect small.toml --data.sources '{json.dumps(sources)}' --count 2"""
+    found = json.loads(cli.ok(f"{line} --json"))
+    for row in found:
+        drawn = dict.fromkeys(name.partition("/")[0] for name in row["documents"])
+        assert row["sources"] == [*drawn] and len(drawn) == 2
+    title = f"row 0 of {', '.join(found[0]['sources'])}: "
+    assert cli.ok(f"{line} --source b").startswith(title)
 
 
 def test_what_cannot_be_inspected(cli: CommandLine) -> None:

@@ -232,7 +232,7 @@ def open_data(arguments: Arguments) -> JobData:
 
 @Command(
     "data inspect SOURCE [OVERRIDES]",
-    Option("--source NAME", "Only rows of this source of the data."),
+    Option("--source NAME", "Only rows with targets of this source of the data."),
     Option("--count N", f"Number of rows; default: {ROWS}."),
     Option("--tokens", "One token a line: place, id, text, document, trained or not."),
     *COMMON,
@@ -278,7 +278,7 @@ def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
         # The packing of rows does not depend on the number taken at once.
         step = min(max(count, 16 if source else count), most - taken)
         rows = samples_of(sequences, sampler.take(step), data.tokenizer, taken)
-        samples += [row for row in rows if source in (None, row.source)]
+        samples += [row for row in rows if source is None or source in row.sources]
         taken += step
     sampler.close()
     if not samples:
@@ -287,7 +287,7 @@ def _first_rows(data: JobData, count: int, source: str | None) -> list[Sample]:
 
 
 def _title(sample: Sample) -> str:
-    source = f" of {sample.source}" if sample.source is not None else ""
+    source = f" of {', '.join(sample.sources)}" if sample.sources else ""
     return bold(
         f"row {sample.number}{source}: {plural(len(sample.tokens), 'token')}, {sample.trained} "
         f"trained on, {plural(sample.documents, 'document')}"

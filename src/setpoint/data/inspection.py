@@ -165,12 +165,12 @@ class Sample:
 
     Arguments:
         number: number in the stream of training rows, from 0.
-        source: name of its source; None if unknown.
+        sources: names of the sources of its targets, in order; empty if unknown.
         names: names of its documents by number; None if unknown.
     """
 
     number: int
-    source: str | None
+    sources: tuple[str, ...]
     tokens: tuple[Token, ...]
     names: tuple[str | None, ...]
 
@@ -188,7 +188,7 @@ class Sample:
         """The row as JSON; incomplete characters are replaced with U+FFFD."""
         return {
             "row": self.number,
-            "source": self.source,
+            "sources": list(self.sources),
             "ids": [token.id for token in self.tokens],
             "text": [token.data.decode(errors="replace") for token in self.tokens],
             "trained": [token.trained for token in self.tokens],
@@ -261,5 +261,9 @@ def samples_of(
                 data = names.get(token, "<|separator|>").encode()
             tokens.append(Token(token, data, control, trained, number, place))
         named = tuple(numbers)
-        source = None if batch.source is None else sequences.sources[int(batch.source[row])]
-        yield Sample(first + row, source, tuple(tokens), named)
+        sources = () if batch.source is None else (int(batch.source[row]),)
+        if batch.sources is not None:
+            drawn = batch.sources[row][batch.targets[row] != IGNORE_INDEX].tolist()
+            sources = tuple(dict.fromkeys(drawn)) or sources
+        read_from = tuple(sequences.sources[source] for source in sources)
+        yield Sample(first + row, read_from, tuple(tokens), named)
