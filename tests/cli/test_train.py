@@ -263,7 +263,9 @@ def test_a_run_whose_texts_were_moved(cli: CommandLine) -> None:
     flags = ("--data.sources=text", "--data.sources.0.paths=texts/a.txt")
     run = record(cli.folder / "run", "small.toml", *flags)
     Path(file).rename(cli.folder / "a.txt")
+    (cli.folder / "run/environment.json").write_text('{"directory": "/home/one"}')
     text = cli.refused(f"train {run} --seed 3")
+    assert " The run was started in /home/one, where its relative paths begin. " in text
     command = (
         f"setpoint train {run} --seed=3 --data.sources.0.paths NEW --accept data.sources.0.paths"
     )

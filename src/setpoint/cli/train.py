@@ -35,7 +35,7 @@ from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.parallel.rank import FOLDER, own_rank, require_launch
 from setpoint.plan.preflight import Preflight, preflight
 from setpoint.resilience.signals import active
-from setpoint.track.run_directory import refuse_linked_folders
+from setpoint.track.run_directory import hint_of_start, refuse_linked_folders
 from setpoint.train.build.assets import fallback_files
 from setpoint.train.config import Job
 from setpoint.train.run_name import draw_seed, find_run, is_drawn, run_directory_of
@@ -153,6 +153,8 @@ def plan_run(arguments: Arguments) -> CheckedJob:
         problems = [problem for problem in problems if problem.path not in kept]
     if problems:
         for problem in problems if given is not None else ():
+            hint = hint_of_start(Path(place), problem)
+            problem.hint = f"{problem.hint} {hint}".strip()
             head, paths, _ = problem.path.partition(".paths")
             if paths and head.startswith("data."):
                 command = _typed_again(arguments, [head + paths], [f"--{head}{paths}", "NEW"])

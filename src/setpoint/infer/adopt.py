@@ -54,6 +54,7 @@ from setpoint.model.pretrained.locate import (
     locate,
     read_keys,
 )
+from setpoint.track.run_directory import hint_of_start
 from setpoint.train.config import Job
 
 FIXED_BY_WEIGHTS = ("model", "adapter", "tokenizer")
@@ -91,10 +92,10 @@ def verify_job(job: Inference, needs: Collection[Need] = NEEDS) -> Verification:
         if problem.path.startswith("data.") and place is not None and place.is_checkpoint:
             hint = (
                 f"evaluation.sides = {list(sides or ())} reads the data that the run was trained "
-                f"on; relative paths start at the working directory. `setpoint evaluate RUN "
-                f"--text FILE` does not need that data."
+                f"on; `setpoint evaluate RUN --text FILE` does not need that data."
             )
-            problem.hint = f"{problem.hint} {hint}".strip()
+            start = hint_of_start(place.directory.parent.parent, problem)
+            problem.hint = f"{problem.hint} {hint} {start}".strip()
     return verification
 
 

@@ -10,7 +10,15 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, Self
 
-from setpoint.config import CONFIG, MINIMAL, ORIGINS, RunError, SetpointError
+from setpoint.config import (
+    CONFIG,
+    MINIMAL,
+    ORIGINS,
+    MissingPathError,
+    Problem,
+    RunError,
+    SetpointError,
+)
 from setpoint.config.layers.presets import UnknownPreset
 from setpoint.config.record.record import (
     NEW_ORIGINS,
@@ -19,7 +27,7 @@ from setpoint.config.record.record import (
     take_new_origins,
 )
 from setpoint.files import MANIFEST
-from setpoint.files.atomic import write_json, write_text
+from setpoint.files.atomic import read_json, write_json, write_text
 from setpoint.files.lock import TRIES, RunLock, refuse_locked
 
 from .config import ENVIRONMENT, MARK
@@ -319,6 +327,23 @@ def no_run(source: str, error: SetpointError, also: str = "") -> SetpointError:
         f"there is no run and no preset {source!r}{error.elsewhere}.{error.meant}\nValid: a run "
         f"directory (`setpoint runs list`) or a preset (`setpoint list presets`){also}"
     )
+
+
+def hint_of_start(run: Path, problem: Problem) -> str:
+    """A sentence that names the folder in which a run was started; empty if that does not help.
+
+    Arguments:
+        problem: of a value in the record of the run.
+    """
+    value = str(problem.value).strip("'\"")
+    if problem.kind != MissingPathError.kind or os.path.isabs(os.path.expanduser(value)):
+        return ""
+    try:
+        folder = str(read_json(run / ENVIRONMENT)["directory"])
+    except (OSError, ValueError, TypeError, KeyError, SetpointError):
+        return ""
+    same = os.path.realpath(folder) == os.path.realpath(os.curdir)
+    return "" if same else f"The run was started in {folder}, where its relative paths begin."
 
 
 def refuse_linked_folders(path: Path) -> None:
