@@ -18,6 +18,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import Run, train
 from setpoint.train.verdict import StepResult
 
+from ..support.snapshots import refused
 from .small import assert_same_run, events, small_job, write_config
 
 TEXTS = [f"the number {n} and its square {n * n}. " * 3 for n in range(60)]
@@ -169,6 +170,11 @@ def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
         trained(tmp_path, data=data)
     assert "Valid: a list of str; rows with the key text" in str(caught.value)
     assert not (tmp_path / "runs").exists()
+
+
+def test_a_text_beside_a_preference_pair_is_refused() -> None:
+    with refused():
+        train("tiny", data=[{"text": "a"}, {"text": "a", "chosen": "b", "rejected": "c"}])
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ from setpoint.config import (
     read_record,
 )
 from setpoint.config.values.node import is_frozen
-from setpoint.data.sources.config import Conversations, SourceConfig, Text
+from setpoint.data.sources.config import PAIR, Conversations, SourceConfig, Text
 from setpoint.data.sources.files import IN_MEMORY
 from setpoint.hub.fetch import open_file_system
 from setpoint.parallel.rank import launched, require_launch
@@ -294,6 +294,11 @@ def memory_source(data: Iterable[Any], name: str, is_renamed: bool = False) -> T
             values = {"messages": values}
         if not isinstance(values, Mapping):
             raise SetpointError(f"{place} is {as_text(row)}.\n{VALID_DATA}")
+        if {*PAIR} <= values.keys() and "text" in values:
+            raise SetpointError(
+                f"{place} has a text and a preference pair ({', '.join(PAIR)}), and only the text "
+                f"would be trained on.\n{VALID_DATA}"
+            )
         is_chat = any(values.get(key) is not None for key in CONVERSATION_KEYS) or (
             is_renamed and not isinstance(row, str)
         )

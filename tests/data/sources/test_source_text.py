@@ -166,6 +166,15 @@ def test_files_that_hold_records(tmp_path: Path, name: str, data: bytes, words: 
     assert not verify(resolve(said), ("files",)).cautions
 
 
+@pytest.mark.parametrize("field", ["text", "chosen"])
+def test_a_text_beside_a_preference_pair_is_noted(tmp_path: Path, field: str) -> None:
+    row = '{"text": "a", "chosen": "b", "rejected": "c"}\n'
+    (tmp_path / "rows.jsonl").write_text(row)
+    section = resolve(Text(paths=(str(tmp_path / "rows.jsonl"),), field=field))
+    codes = [caution.code for caution in verify(section, ("files",)).cautions]
+    assert codes == ["preference-pairs-as-text"] * (field == "text")
+
+
 def test_a_character_that_is_cut_at_a_separator(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

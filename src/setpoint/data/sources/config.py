@@ -22,6 +22,9 @@ ROW_OPTIONS = ("input", "system", "history", "tools", "labels", "attention_mask"
 MESSAGE_FIELDS = ("role", "content")
 
 NOT_PLAIN = "text-files-hold-records"
+PAIR = ("chosen", "rejected")
+"""Keys of rows for training on preferences."""
+PAIRS_AS_TEXT = "preference-pairs-as-text"
 
 Format = Literal["text", "jsonl", "csv", "parquet", "arrow"]
 
@@ -141,7 +144,8 @@ class Text(
     rules=(
         Rule("setpoint.data.sources.texts:file_problems",
              "Paths of files that cannot be read here", needs="files",
-             cautions={NOT_PLAIN: "files read as plain text hold records"}),
+             cautions={NOT_PLAIN: "files read as plain text hold records",
+                       PAIRS_AS_TEXT: "rows read as text hold preference pairs"}),
         Rule("setpoint.data.sources.texts:field_is_dead",
              "Fields without a file that has any", dead=("field", "score")),
         Rule("setpoint.data.sources.texts:separator_is_dead",

@@ -15,7 +15,7 @@ from pathlib import Path, PurePosixPath
 
 from setpoint.config import Caution, Problem, SetpointError
 from setpoint.data.document import BuiltSource, Document, FileRecord, Place, Placed
-from setpoint.data.sources.config import NOT_PLAIN, Conversations, Stdlib, Text
+from setpoint.data.sources.config import NOT_PLAIN, PAIR, PAIRS_AS_TEXT, Conversations, Stdlib, Text
 from setpoint.data.sources.files import (
     ARROW,
     CSV,
@@ -356,8 +356,8 @@ def file_problems(config: Text | Conversations) -> Iterator[Problem | Caution]:
 
 def _unreadable(
     config: Text | Conversations, name: str, file: Path, kind: str
-) -> Iterator[Problem]:
-    """Find a file with an invalid first row or encoding."""
+) -> Iterator[Problem | Caution]:
+    """Find a file with an invalid first row or encoding, or with preference pairs."""
     try:
         if kind != TEXT:
             fields = fields_of(config) if isinstance(config, Text) else None
@@ -367,6 +367,16 @@ def _unreadable(
                 read_field(row, config.field, f"{HERE}.field")
                 if config.score is not None:
                     score_at(row, config.score, f"{HERE}.score")
+                names = next(read_rows(name, file, kind, where=HERE)).values.keys()
+                if {*PAIR} <= names and config.field not in PAIR:
+                    yield Caution(
+                        PAIRS_AS_TEXT,
+                        "field",
+                        f"rows of {file.name} hold preference pairs ({', '.join(PAIR)}), of which "
+                        f"nothing is trained on but {config.field!r}, as text",
+                        hint="Setpoint has no training on preferences. field = 'chosen' trains on "
+                        "the preferred text.",
+                    )
             return
         with opened(file, f"{HERE}.paths") as stream:
             start = stream.read(START)
