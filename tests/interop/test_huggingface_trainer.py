@@ -241,6 +241,12 @@ SFT: list[tuple[dict[str, Any], dict[str, object]]] = [
         "data.sources.0.loss_on": "all", "data.sources.0.columns.text": "body"}),
     ({"packing": True, "packing_strategy": "wrapped", "dataset_text_field": "body"}, {
         "data.packing.method": "concatenate", "data.sources.0.field": "body"}),
+    ({"packing": True, "packing_strategy": "wrapped", "dataset_text_field": "body",
+      "streaming": True, "eval_strategy": "steps"}, {
+        "data.sources.0.streaming": True, "data.shuffle": False,
+        "data.validation.0.field": "body"}),
+    ({"packing": True, "streaming": True}, {
+        "data.sources.0.type": "conversations", "data.shuffle": False}),
     ({"use_peft": True, "lora_r": 4, "load_in_4bit": True, "lora_target_modules": ["q_proj"],
       "torch_dtype": "bfloat16"}, {
         "adapter.type": "qlora", "adapter.rank": 4, "adapter.alpha": 32.0,
@@ -392,6 +398,7 @@ def test_what_trl_has_and_setpoint_has_not_is_reported(tmp_path: Path) -> None:
         assert kinds(document)[key] == "needs a decision"
     document = read(tmp_path, packing=True, packing_strategy="wrapped")
     assert kinds(document)["packing_strategy"] == "differs"  # rows overlap by a token
+    assert kinds(read(tmp_path, packing=True, streaming=True))["streaming"] == "differs"
 
 
 def test_the_dtype_of_the_weights_is_said(tmp_path: Path) -> None:

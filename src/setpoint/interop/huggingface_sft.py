@@ -105,9 +105,15 @@ def convert_data(c: Conversion) -> None:
         c.report("needs a decision", "dataset_name", "no data set is named: set data.sources")
     for path, entries in (("data.sources", training), ("data.validation", validation)):
         if entries and not (path == "data.validation" and c.value("eval_strategy") == "no"):
-            c.set_sources(path, [_source(c, entry) for entry in entries], _key(c))
+            sources = [_source(c, entry) for entry in entries]
             if path == "data.validation":
                 c.data["data"].pop("held_out", None)
+            if path == "data.validation" or len(sources) > 1:  # are read whole
+                sources = [{**source, "streaming": None} for source in sources]
+            if path == "data.sources" and c.value("streaming") and not sources[0].get("streaming"):
+                text = "rows are read before training; those of one data set of text are streamed, "
+                c.report("differs", "streaming", f"{text}with packing in the strategy wrapped")
+            c.set_sources(path, sources, _key(c))
     if c.value("eval_strategy") != "no":
         c.set("evaluation.sequences", None, "eval_strategy")
     if isinstance(length := c.number("max_length"), int):

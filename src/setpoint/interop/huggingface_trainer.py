@@ -239,6 +239,8 @@ def _order(c: Conversion) -> None:
             c.report("without effect", key, "all rows of run_clm have block_size tokens")
     elif strategy == "sequential":
         c.set("data.shuffle", False, "train_sampling_strategy")
+    elif c.value("streaming"):  # the Trainer does not shuffle an iterable dataset
+        c.set("data.shuffle", False, "streaming")
     c.copy_given({"data.seed": "data_seed", "data.loader.prefetch": "dataloader_prefetch_factor",
                   "data.prepare.workers": "preprocessing_num_workers"})  # fmt: skip
 
