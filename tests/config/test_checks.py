@@ -21,6 +21,7 @@ from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, known_cautions, verify
 
 from ..support.snapshots import refused
+from .helpers import problems_of
 
 
 def _config(method: Callable[[Any], Any]) -> Config:
@@ -121,6 +122,22 @@ def test_what_needs_something_waits_for_it() -> None:
     assert problem.also == ("disks.0.size = 5 (default)",)
     assert [each.needs for each in files.skipped] == [("torch",)]
     assert len(verify(root).problems) == 2 and verify(root).skipped == []
+
+
+class Shelf(Config):
+    width: int = field(ge=1)
+    name: str = ""
+
+    @rule
+    def _named(self) -> Iterator[Problem]:
+        yield Problem("name", "is wrong", also=("width",))
+
+
+@pytest.mark.parametrize("flags", [(), ("width=0",), ("width=3",)])
+def test_a_field_without_a_value_is_not_shown_beside_a_problem(flags: tuple[str, ...]) -> None:
+    problems = problems_of(lambda: compose(Shelf, flags=flags).resolve())
+    (problem,) = (each for each in problems if each.path == "name")
+    assert problem.also == ("width = 3 (command line width)",) * (flags == ("width=3",))
 
 
 class Cache(Config):

@@ -102,7 +102,9 @@ def whole_problem(path: Path, section: Node, problem: Problem) -> Problem:
     also: list[str] = []
     for name in problem.also:
         other, source = describe_value(section, path, name)
-        also.append(f"{dotted((*path, *name.split('.')))} = {other} ({source})")
+        if other is not None:  # a field that another problem leaves without a value
+            place = f" ({source})" if source is not None else ""
+            also.append(f"{dotted((*path, *name.split('.')))} = {other}{place}")
     parts = tuple(part for part in problem.path.split(".") if part)
     return problem.placed(dotted((*path, *parts)), value, origin, also)
 
