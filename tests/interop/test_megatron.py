@@ -180,8 +180,24 @@ def test_a_ramp_that_is_none(tmp_path: Path) -> None:
     (problem,) = read(tmp_path, more, SAMPLED).problems
     assert problem.path == "lr-decay-iters"
     assert "ramp" not in read(tmp_path, "--rampup-batch-size 16 2 90", SAMPLED).data["batch"]
-    job = converted(tmp_path, "--rampup-batch-size 2 2 90", SAMPLED.replace("1000", "40"), 1)
-    assert str(job.duration) == "1280 tokens"
+
+
+@pytest.mark.parametrize("ramp", [(2, 2, 90), (4, 6, 333), (8, 8, 40)])
+def test_samples_within_a_ramp_are_the_steps_of_megatron(
+    tmp_path: Path, ramp: tuple[int, int, int]
+) -> None:
+    """Of `update_train_iters` in megatron/training/training.py."""
+    start, increment, over = ramp
+    for samples in (1, 2, start, start + 1, over - 1, over, over + 1, over + 15, over + 16, 500):
+        steps = consumed = 0
+        while consumed <= min(over, samples):
+            reached = int(consumed / (over / ((16 - start) // increment)))
+            consumed += 16 if consumed > over else start + reached * increment
+            steps += 1
+        steps += max(0, samples - consumed) // 16
+        text = SAMPLED.replace("1000", str(samples))
+        document = read(tmp_path, f"--rampup-batch-size {start} {increment} {over}", text)
+        assert document.data["duration"] == f"{steps} steps", samples
 
 
 def parameters(c: dict[str, Any]) -> int:

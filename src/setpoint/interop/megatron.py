@@ -15,6 +15,7 @@ LayerNorm, GELU, tied embeddings and dropout of 0.1 are on unless turned off.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import cast
 
 from setpoint.config import FileDocument
@@ -138,14 +139,14 @@ def _loop(c: Conversion) -> int | None:
         c.set("batch.sequence_length", length, "seq-length")
     else:
         c.wrong("seq-length", "given")
-    last = _ramp(c, size)
+    stages = _ramp(c, size)
     lengths = c.number("train-iters"), _length(c, "train-tokens"), _length(c, "train-samples")
     total = steps = min(filter(None, lengths), default=None)
     end: list[str] = [f"{total} {_unit(c)}"] if total else []
-    if total and last is not None and _unit(c) == "tokens":
-        more = total // c.number("seq-length") - last.sequences
-        steps = last.step + more // size
-        end = [f"{steps} steps"] if more >= 0 else end
+    if total and stages and _unit(c) == "tokens":
+        samples, ramp = total // c.number("seq-length"), number_of(c.value("rampup-batch-size")[2])
+        steps = _steps_of_samples(samples, ramp, stages)
+        end = [f"{steps} steps"]
     if (stop := c.number("exit-interval")) and (not steps or stop < steps):
         end = [f"{stop} steps"]
         c.report(
@@ -164,15 +165,33 @@ def _loop(c: Conversion) -> int | None:
     return total
 
 
-def _ramp(c: Conversion, size: int | None) -> BatchStage | None:
-    """The ramp of the batch size; its last stage, in samples."""
+def _steps_of_samples(samples: int, ramp: int, stages: Sequence[BatchStage]) -> int:
+    """Steps of a number of samples, as Megatron-LM counts them.
+
+    Up to the end of the ramp, a step follows while no more than the samples were read; after it,
+    an incomplete batch is left out.
+
+    Arguments:
+        ramp: length of the ramp in samples.
+    """
+    stage = [stage for stage in stages if stage.sequences <= samples][-1]
+    steps = (samples - stage.sequences) // stage.size
+    if stage is not stages[-1]:
+        steps += 1
+    elif stage.sequences == ramp:
+        steps = max(steps, 1)
+    return stage.step + steps
+
+
+def _ramp(c: Conversion, size: int | None) -> Sequence[BatchStage]:
+    """The ramp of the batch size; its stages, in samples, or none."""
     key = "rampup-batch-size"
     words = [number_of(word) for word in c.value(key) or ()]
     if not words:
-        return None
+        return ()
     if len(words) != 3 or not all(isinstance(word, int) and word > 0 for word in words):
         c.wrong(key, "a start, an increment and a number of samples, above 0")
-        return None
+        return ()
     start, increment, samples = words
     if not size or not c.number("seq-length"):
         c.report(
@@ -180,14 +199,14 @@ def _ramp(c: Conversion, size: int | None) -> BatchStage | None:
             key,
             "the ramp ends at the global batch size: set --global-batch-size",
         )
-        return None
+        return ()
     if start == size:
-        return None
+        return ()
     tokens = samples * c.number("seq-length")
     c.set("batch.ramp", {"start": start, "increment": increment, "over": f"{tokens} tokens"}, key)
     if c.number("train-iters"):
         c.report("differs", key, "Megatron-LM accepts it only with train-samples")
-    return stages_of(start, increment, samples, 1, size)[-1]
+    return stages_of(start, increment, samples, 1, size)
 
 
 def _unit(c: Conversion) -> str:
