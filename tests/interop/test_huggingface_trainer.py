@@ -1,6 +1,7 @@
 """Files of `TrainingArguments` mean what transformers makes of them."""
 
 import dataclasses
+import itertools
 import json
 from pathlib import Path
 from typing import Any
@@ -284,6 +285,26 @@ def test_recomputation_by_either_name(tmp_path: Path) -> None:
     for keys in (*on, *off):
         document = read(tmp_path, block_size=None, max_length=64, **keys)
         assert (new in document.data.get("memory", {})) is (keys in on), keys
+
+
+def test_options_of_recomputation_by_either_name(tmp_path: Path) -> None:
+    new, old = "activation_checkpointing", "gradient_checkpointing"
+    options = {"use_reentrant": True, "every_n_layers": 2, "offload": True}
+    for switch, kwargs in itertools.product((new, old), repeat=2):
+        document = read(tmp_path, **{switch: True, f"{kwargs}_kwargs": options})
+        assert document.data["memory"] == {
+            "activation_checkpointing": {"type": "full", "reentrant": True, "every": 2},
+            "activation_offload": {},
+        }
+    keys = {new: True, f"{old}_kwargs": {"determinism_check": "none"}}
+    assert kinds(read(tmp_path, **keys))[f"{old}_kwargs"] == "not converted"
+    keys = {new: False, f"{old}_kwargs": options}
+    assert kinds(read(tmp_path, **keys))[f"{old}_kwargs"] == "without effect"
+
+
+def test_no_noise_is_no_difference(tmp_path: Path) -> None:
+    assert kinds(read(tmp_path, neftune_noise_alpha=5))["neftune_noise_alpha"] == "differs"
+    assert "neftune_noise_alpha" not in kinds(read(tmp_path, neftune_noise_alpha=0))
 
 
 def test_local_files_of_a_split(tmp_path: Path) -> None:

@@ -583,6 +583,7 @@ class Conversion:
             elif self._switch_that_is_off(name) is not None:
                 continue
             else:
+                is_changed = is_changed and (bool(self.values[name]) or not key.optional)
                 if is_changed and (text := key.decision or key.differs):
                     self.report("needs a decision" if key.decision else "differs", name, text)
                     self._read.add(name)

@@ -294,10 +294,7 @@ def _memory(c: Conversion) -> None:
             c.set("parallel.device", "cuda", "fp16")  # there is no fp16 on a CPU there, too
     if isinstance(c.value("tf32"), bool):
         c.set("precision.tf32", c.value("tf32"), "tf32")
-    # The first name is an alias of the second, and counts only if that is unset.
-    names = ("gradient_checkpointing", "activation_checkpointing")
-    given = [name for name in names if c.value(name) is not None]
-    convert_recomputation(c, given[-1] if given else names[0])
+    convert_recomputation(c, "activation_checkpointing", "gradient_checkpointing")
     convert_compilation(c)
 
 

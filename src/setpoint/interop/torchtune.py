@@ -283,9 +283,9 @@ def _data(c: Conversion) -> None:
         return
     c.set("evaluation.every", f"{period} steps", "run_val_every_n_steps")
     c.set("evaluation.sequences", None, "dataset_val")
-    if c.value("batch_size_val") not in (None, c.value("batch_size")):
-        text = "evaluation uses batch.micro_size"
-        c.report("differs", "batch_size_val", text)
+    if (c.value("batch_size_val") or c.value("batch_size")) != 1:
+        here = "every sequence is evaluated, in micro-batches of batch.micro_size"
+        c.differs("batch_size_val", here, "an incomplete last batch is left out")
 
 
 def _share_held_out(training: list[dict[str, Any]], validation: list[dict[str, Any]]) -> float:

@@ -280,14 +280,32 @@ def _any_of(names: list[str]) -> str:
     return rf"(^|\.)({'|'.join(names)})$"
 
 
-def convert_recomputation(c: Conversion, key: str) -> None:
-    """Recompute whole layers if a key is true."""
-    if not c.value(key):
+def convert_recomputation(c: Conversion, *names: str) -> None:
+    """Recompute whole layers if a key is true.
+
+    Arguments:
+        names: names of the key, each with its own key `NAME_kwargs`; the first that is given
+            counts, for either key.
+    """
+    key, *_ = [name for name in names if c.value(name) is not None] or names
+    given = [f"{name}_kwargs" for name in names if c.value(f"{name}_kwargs") is not None]
+    path = "memory.activation_checkpointing"
+    if c.value(key):
+        c.set(f"{path}.type", "full", key)
+    elif given:
+        text = f"in {c.dialect.name}, too: activations are not recomputed"
+        c.report("without effect", given[0], text)
         return
-    path, kwargs = "memory.activation_checkpointing", f"{key}_kwargs"
-    c.set(f"{path}.type", "full", key)
-    if c.mapping(kwargs).get("use_reentrant"):
-        c.set(f"{path}.reentrant", True, kwargs)
+    if not given:
+        return
+    options = c.mapping(given[0])
+    c.report_rest(given[0], options, "use_reentrant every_n_layers offload")
+    if options.get("use_reentrant"):
+        c.set(f"{path}.reentrant", True, given[0])
+    if isinstance(every := options.get("every_n_layers"), int):
+        c.set(f"{path}.every", every, given[0])
+    if options.get("offload"):
+        c.set("memory.activation_offload", {}, given[0])
 
 
 def convert_compilation(c: Conversion) -> None:
