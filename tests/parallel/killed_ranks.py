@@ -18,18 +18,14 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
-import torch
 import torch._dynamo  # which DDP imports, and takes a second
-import torch.distributed.checkpoint.default_planner
-
-from setpoint.config import SetpointError
-from setpoint.train.run import train
+import torch.distributed.checkpoint.default_planner  # noqa: F401
 
 from ..checkpoint.disk import Operation, meetings
-from ..support.ranks import free_port, launched
+from ..long.torture.session import LOST, Session, the_run
 from ..train.effects.checkpoint_fields import late_copies
 from ..train.killing import die, die_at
-from ..train.small import assert_same_run, small_job
+from ..train.small import assert_same_run, write_config
 
 STORIES = {
     "replicate": (),
@@ -48,10 +44,6 @@ COUNTS = {
     "start": (1, 1), "collective": (40, 40), "update": (5, 5), "evaluate": (20, 20),
     "save": (40, 4), "record": (6, 0), "any": (80, 20), "time": (1, 1),
 }  # fmt: skip
-LONGEST = 60.0
-"""Seconds in which the other ranks end, those included that wait for one in vain."""
-GRACE = 2.0
-"""Seconds after which those that may wait for one to start are killed, as a launcher does."""
 
 
 def at_collective(count: int, happens: Callable[[], object] = die) -> Callable[[Operation], None]:
@@ -68,127 +60,91 @@ def at_collective(count: int, happens: Callable[[], object] = die) -> Callable[[
     return reached
 
 
-class Session:
-    """Ranks that train, from their start to the end of the last one.
+class Killed:
+    """Runs of a story in folders, each begun by `begin`.
 
     Arguments:
-        folder: of the job.
-        flags: of the job.
-        victim, kind, count: which rank is killed, and where.
+        size: how many ranks.
     """
 
-    def __init__(
-        self, folder: Path, size: int, flags: tuple[str, ...], victim: int, kind: str, count: int
-    ) -> None:
-        self.folder, self.size = folder, size
-        # Once for all ranks: a file that each of them writes may be read while it is half there.
-        self.job = small_job(
-            folder, *COMMON, f"parallel.world_size={size}", *flags, without=("accumulation",)
-        )
-        self.victim, self.kind, self.count = victim, kind, count
-        self.may_not_meet = kind in ("start", "time")
-        # Without it such small copies are there long before a kill.
-        self.saves_late = victim >= 0 and "checkpoint.mode=async" in flags and count % 2 == 1
-        self.port = free_port()
-        self.pids = [self._start(rank) for rank in range(size)]
+    def __init__(self, size: int, story: str) -> None:
+        self.size = size
+        flags = (*COMMON, *STORIES[story])
+        self.words = ["train", "small.toml", *(f"--{flag}" for flag in flags)]
+        self.saves_late = "checkpoint.mode=async" in flags
 
-    def _start(self, rank: int) -> int:
-        pid = os.fork()
-        if pid:
-            return pid
-        status = 1
-        try:
-            with (self.folder / f"output-{rank}.txt").open("w") as output:
-                os.dup2(output.fileno(), 1)
-                os.dup2(output.fileno(), 2)
-                self._train(rank)
-            status = 0
-        except SetpointError as error:
-            (self.folder / f"error-{rank}.txt").write_text(str(error))
-        except BaseException:
-            import traceback
+    def begin(self, folder: Path) -> Path:
+        folder.mkdir()
+        write_config(folder, without=("accumulation",))
+        return folder
 
-            traceback.print_exc()
-            status = 2
-        finally:
-            os._exit(status)
+    def undisturbed(self, folder: Path) -> None:
+        session = Session(folder, self.size, self.words)
+        session.wait()
+        assert set(session.codes.values()) == {0}, session.printed
 
-    def _train(self, rank: int) -> None:
-        torch.set_num_threads(1)
-        launched(rank, self.size, self.port)
-        with ExitStack() as within:
-            if self.saves_late:
-                within.enter_context(late_copies())
-            if rank == self.victim and self.kind == "start":
-                os.kill(os.getpid(), signal.SIGKILL)
-            elif rank == self.victim and self.kind == "collective":
-                within.enter_context(meetings(None, at_collective(self.count), rank))
-            elif rank == self.victim and self.kind != "time":
-                die_at(self.folder / "runs", self.kind, self.count)
-            train(self.job)
+    def kill(self, folder: Path, victim: int, kind: str, count: int, after: float) -> bool:
+        """Start all ranks and kill one.
 
-    def end(self, after: float | None = None) -> bool:
-        """Wait for all ranks."""
-        if after is not None:
+        Arguments:
+            after: seconds after which it is killed from outside, of the kind `time`.
+
+        Returns:
+            whether it got so far.
+        """
+
+        def within(stack: ExitStack, rank: int) -> None:
+            # Without it such small copies are there long before a kill.
+            if self.saves_late and count % 2:
+                stack.enter_context(late_copies())
+            if rank == victim and kind == "start":
+                die()
+            elif rank == victim and kind == "collective":
+                stack.enter_context(meetings(None, at_collective(count), rank))
+            elif rank == victim and kind != "time":
+                die_at(folder / "runs", kind, count)
+
+        # The others may wait for one that has not started until a launcher kills them.
+        others = {*range(self.size)} - {victim}
+        may_hang = others if kind in ("start", "time") else set[int]()
+        session = Session(folder, self.size, self.words, within, may_hang=may_hang)
+        if kind == "time":
             time.sleep(after)
-            os.kill(self.pids[self.victim], signal.SIGKILL)
-        codes = dict.fromkeys(range(self.size), 0)
-        left, deadline = dict(enumerate(self.pids)), float("inf")
-        while left:
-            for rank, pid in list(left.items()):
-                ended, status = os.waitpid(pid, os.WNOHANG)
-                if ended:
-                    codes[rank] = os.waitstatus_to_exitcode(status)
-                    del left[rank]
-                    if rank == self.victim and codes[rank]:
-                        deadline = time.monotonic() + (GRACE if self.may_not_meet else LONGEST)
-            if time.monotonic() > deadline:
-                assert self.may_not_meet, f"ranks {list(left)} have not ended"
-                for pid in left.values():
-                    os.kill(pid, signal.SIGKILL)
-            time.sleep(0.005)
-        was_killed = codes.get(self.victim) == -signal.SIGKILL
-        for rank, code in codes.items():
-            said = self.folder / f"error-{rank}.txt"
-            if code and rank != self.victim and code != -signal.SIGKILL:
-                assert was_killed and code == 1, (self.folder / f"output-{rank}.txt").read_text()
-                text = said.read_text()
-                assert f"rank {rank}" in text and ("lost its connection to the others" in text
-                    or "did not connect to the others" in text), text  # fmt: skip
-            said.unlink(missing_ok=True)
+            os.kill(session.pids[victim], signal.SIGKILL)
+        session.wait()
+        codes, said = session.codes, session.printed
+        was_killed = codes.pop(victim) == -signal.SIGKILL
+        ended = {code for code in codes.values() if code != -signal.SIGKILL}
+        assert ended <= ({0, 1} if was_killed else {0}), (codes, said)
+        assert 1 not in ended or LOST.search(said), said
         return was_killed
-
-
-def the_run(folder: Path) -> Path:
-    (run,) = (folder / "runs").glob("small-*")
-    return run
 
 
 def main(folder: Path, size: int, kills: int, story: str, seed: str = "0") -> Counter[str]:
     """Compare runs with some kills each with one without."""
-    chance, flags = random.Random(f"{story} {size} {seed}"), STORIES[story]
-    whole = folder / "whole"
-    whole.mkdir()
+    chance, runs = random.Random(f"{story} {size} {seed}"), Killed(size, story)
+    whole = runs.begin(folder / "whole")
     began = time.monotonic()
-    assert not Session(whole, size, flags, -1, "none", 0).end()
+    runs.undisturbed(whole)
     length = time.monotonic() - began
     done: Counter[str] = Counter()
     kinds: list[str] = []
     for chain in range(10**6):
         if done.total() >= kills:
             break
-        broken = folder / str(chain)
-        broken.mkdir()
+        broken = runs.begin(folder / str(chain))
         left = kills - done.total()
         for _ in range(left if left <= 3 else min(chance.randint(3, 6), left)):
             kinds = kinds or chance.sample(sorted(COUNTS), len(COUNTS))
             kind, victim = kinds.pop(), chance.randrange(size)
             victim = victim if COUNTS[kind][1] else 0
             count = chance.randint(1, COUNTS[kind][victim > 0])
-            session = Session(broken, size, flags, victim, kind, count)
-            done[kind] += session.end(chance.uniform(0, length) if kind == "time" else None)
-        assert not Session(broken, size, flags, -1, "none", 0).end()
-        assert_same_run(the_run(broken), the_run(whole))
+            after = chance.uniform(0, length) if kind == "time" else 0.0
+            done[kind] += runs.kill(broken, victim, kind, count, after)
+        runs.undisturbed(broken)
+        ours, theirs = the_run(broken), the_run(whole)
+        assert ours is not None and theirs is not None
+        assert_same_run(ours, theirs)
         shutil.rmtree(broken)
     assert kills < 50 or (done.keys() == COUNTS.keys() and all(done.values())), done
     return done

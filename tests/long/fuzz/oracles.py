@@ -4,6 +4,7 @@ import json
 import math
 import tomllib
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 from setpoint.config.files.file_document import FileDocument, FileError
@@ -29,11 +30,12 @@ def agree(document: FileDocument) -> None:
     """
     text = document.text
     if document.format == "toml":
-        assert _same(document.data, tomllib.loads(text)), text
+        assert _same(document.data, tomllib.loads(text), _same_value), text
     elif document.format == "json":
-        assert _same(document.data, json.loads(text) if text.strip(" \t\r\n") else {}), text
+        read = json.loads(text) if text.strip(" \t\r\n") else {}
+        assert _same(document.data, read, _same_value), text
     else:
-        assert _same_words(document.data, _yaml(text)), text
+        assert _same(document.data, _yaml(text) or {}, _same_word), text
 
 
 def may_refuse(text: str, format: str, error: FileError) -> None:
@@ -65,33 +67,26 @@ def _yaml(text: str) -> Any:
         return loader.load(text)
 
 
-def _same(ours: Any, theirs: Any) -> bool:
+def _same(ours: Any, theirs: Any, same_leaf: Callable[[Any, Any], bool]) -> bool:
     if isinstance(ours, dict):
         return (
             isinstance(theirs, dict)
             and list(ours) == list(theirs)
-            and all(_same(ours[key], theirs[key]) for key in ours)
+            and all(_same(ours[key], theirs[key], same_leaf) for key in ours)
         )
     if isinstance(ours, list):
         same = isinstance(theirs, list) and len(ours) == len(theirs)
-        return same and all(map(_same, ours, theirs))
+        return same and all(_same(*pair, same_leaf) for pair in zip(ours, theirs, strict=True))
+    return same_leaf(ours, theirs)
+
+
+def _same_value(ours: Any, theirs: Any) -> bool:
     if isinstance(ours, float) and isinstance(theirs, float) and math.isnan(ours):
         return math.isnan(theirs)
     return type(ours) is type(theirs) and ours == theirs
 
 
-def _same_words(ours: Any, theirs: Any) -> bool:
-    if isinstance(ours, dict) and (theirs is None or theirs == ""):
-        return not ours  # an empty file
-    if isinstance(ours, dict):
-        return (
-            isinstance(theirs, dict)
-            and list(ours) == list(theirs)
-            and all(_same_words(ours[key], theirs[key]) for key in ours)
-        )
-    if isinstance(ours, list):
-        same = isinstance(theirs, list) and len(ours) == len(theirs)
-        return same and all(map(_same_words, ours, theirs))
+def _same_word(ours: Any, theirs: Any) -> bool:
     if ours is None:
         return theirs is None or theirs in ("", "~", "null", "Null", "NULL")
     return isinstance(theirs, str) and str(ours) == theirs

@@ -112,7 +112,7 @@ class Campaign:
                     die_at(folder / "runs", "update", LONGEST, stop)
                 fault.within(stack, rank)
 
-            may_hang = fault.victim if fault.may_hang else None
+            may_hang = [fault.victim] if fault.may_hang else []
             session = Session(folder, self.size, self.words, within, fault.stopped, may_hang)
             session.wait()
             fault.after()

@@ -14,7 +14,7 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import ExitStack
 from pathlib import Path
 
@@ -46,7 +46,7 @@ class Session:
         words: of the command.
         within: prepares each rank, before the command begins.
         stopped: called with this where the only rank has stopped itself, which goes on then.
-        may_hang: a rank that need not end by itself once the others have.
+        may_hang: ranks that need not end by themselves once the others have.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Session:
         words: list[str],
         within: Within = lambda stack, rank: None,
         stopped: Callable[[Session], object] = lambda session: None,
-        may_hang: int | None = None,
+        may_hang: Collection[int] = (),
         name: str = "",
     ) -> None:
         self.folder, self.size, self.words = folder, size, words
@@ -127,7 +127,7 @@ class Session:
                     del left[rank]
                 if rank in hangs or self.codes[rank]:
                     deadline = min(deadline, time.monotonic() + LONGEST)
-            if left.keys() == {self.may_hang} and self.codes:
+            if left.keys() <= {*self.may_hang} and self.codes:
                 since = since or time.monotonic()
                 hangs |= left.keys() if time.monotonic() > since + GRACE else set()
             if left and left.keys() <= hangs:
