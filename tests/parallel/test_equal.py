@@ -8,6 +8,8 @@ import torch
 
 from setpoint.config import ConfigError, resolve
 from setpoint.parallel.config import Parallel
+from setpoint.parallel.divide import divide_sequences
+from setpoint.parallel.pipelining import SCHEDULES
 from setpoint.parallel.world import World, reader_of
 from setpoint.resilience.signals import Abandoned, StopRequest
 from setpoint.train.build.components import build_components
@@ -20,6 +22,7 @@ from ..support.ranks import run_on_ranks
 from ..support.snapshots import refused
 from ..train.small import small_job
 from .equal_ranks import CASES as JOBS
+from .equal_ranks import EXPERTS
 
 FEW = (
     "uneven rows", "experts with biases", "muon", "replicated parameters",
@@ -41,35 +44,62 @@ def test_two_ranks_divide_experts() -> None:
     compare(2, "shard=2,expert=2", "tensor=2,expert_tensor=2", "divided experts, capacity")
 
 
-# All cases on four ranks take a quarter of an hour.
-PIECES = 8
+# One graph holds whole sequences and layers; divided experts have shapes of their own.
+UNDIVIDED = [name for name in JOBS if name not in EXPERTS and name != "whole graph"]
+RING_OR_ULYSSES = ("ring=2,shard_over_context=none", "ring=2", "ulysses=2",
+                   "ring=2,ring_split=contiguous")  # fmt: skip
+MATRICES = ("tensor=2,sequence_parallel=false", "tensor=2", "tensor=2,loss_parallel=false")
+STAGED = ("tied embeddings", "uneven rows", "experts with auxiliary losses", "batches that grow")
+SLOW: dict[str, tuple[int, tuple[str, ...]]] = {
+    # All cases on four ranks take a quarter of an hour.
+    **{f"{ranks} ranks, every case, {piece}": (ranks, (*list(JOBS)[piece::8],))
+       for ranks in (2, 4) for piece in range(8)},
+    **{f"2 ranks of a sequence, every case, {piece}":
+       (2, (*RING_OR_ULYSSES, *UNDIVIDED[piece::4])) for piece in range(4)},
+    "2 ranks of matrices, every case": (2, MATRICES),
+    "2 stages, every case": (2, ("pipeline=2", *UNDIVIDED)),
+    **{f"2 stages, {schedule}":
+       (2, (f"pipeline=2,pipelining.schedule={schedule}", "plain", "experts with biases", "muon",
+            "compiled by aot_eager")) for schedule in SCHEDULES},
+    "4 ranks of sequences": (
+        4, ("ring=2,ulysses=2", "ring=2,shard=2", "ulysses=2,replicate=2", "ring=4",
+            "ring=2,ulysses=2,shard_over_context=ring", "packed documents",
+            "experts balanced by sequence", "evaluated", "compiled")),
+    "4 ranks of sequences and matrices": (
+        4, ("tensor=2,ring=2", "sliding windows", "experts with auxiliary losses",
+            "experts balanced by sequence")),
+    "4 ranks of sequences and stages": (
+        4, ("pipeline=2,ring=2", "pipeline=2,ulysses=2", "packed documents", "sliding windows",
+            "plain", *STAGED[::2])),
+    "4 ranks of matrices": (
+        4, ("tensor=2,shard=2,sequence_parallel=false", "tensor=2,replicate=2", "tensor=2,ring=2",
+            "plain", "tied embeddings", "experts with auxiliary losses", "uneven rows",
+            "packed documents", "compiled", "weights in bf16 with masters")),
+    "4 ranks of matrices, muon": (
+        4, ("tensor=2,shard=2,sequence_parallel=false", "tensor=2,replicate=2", "muon")),
+    "4 ranks of two heads": (
+        4, ("tensor=4,sequence_parallel=false", "tensor=4", "two key-value heads")),
+    **{f"4 ranks of stages, {shape}":
+       (4, (shape, *STAGED, "plain", "muon", "clipping, z-loss, label smoothing"))
+       for shape in ("pipeline=4", "pipeline=2,shard=2", "pipeline=2,replicate=2")},
+    "4 ranks of stages and matrices": (4, ("pipeline=2,tensor=2", "plain", *STAGED[::2])),
+    "4 ranks of stages and experts": (4, ("pipeline=2,shard=2,expert=2", *STAGED[2:])),
+    "4 ranks, experts cut by matrices": (
+        4, ("shard=2,tensor=2,expert=2,expert_tensor=2",
+            "divided experts, recomputed activations")),
+    "8 ranks of experts": (
+        8, ("replicate=4,shard=2,expert=4", "replicate=2,shard=4,expert=4",
+            "divided experts, biases")),
+    "8 ranks of stages, shards and matrices": (8, ("pipeline=2,shard=2,tensor=2", "plain")),
+    "8 ranks of shards and sequences": (8, ("shard=2,ring=2,ulysses=2", "packed documents")),
+}  # fmt: skip
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("piece", range(PIECES))
-@pytest.mark.parametrize("ranks", [2, 4])
-def test_ranks_train_what_one_does_in_every_case(ranks: int, piece: int) -> None:
-    compare(ranks, *list(JOBS)[piece::PIECES])
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("ranks", "shape", "case"),
-    [
-        (4, "pipeline=2,ring=2", "plain"),
-        (4, "pipeline=2,tensor=2", "plain"),
-        (4, "tensor=2,ring=2", "experts balanced by sequence"),
-        (4, "tensor=4", "two key-value heads"),
-        (4, "shard=2,tensor=2,expert=2,expert_tensor=2",
-         "divided experts, recomputed activations"),
-        (8, "replicate=4,shard=2,expert=4", "divided experts, biases"),
-        (8, "pipeline=2,shard=2,tensor=2", "plain"),
-        (8, "shard=2,ring=2,ulysses=2", "packed documents"),
-        (8, "replicate=2,shard=4,expert=4", "divided experts, biases"),
-    ],
-)  # fmt: skip
-def test_axes_go_together(ranks: int, shape: str, case: str) -> None:
-    compare(ranks, shape, case)
+@pytest.mark.parametrize("name", SLOW)
+def test_ranks_train_what_one_does_in_many_cases(name: str) -> None:
+    ranks, words = SLOW[name]
+    assert "equal over" in compare(ranks, *words)
 
 
 def test_blocks_of_quantized_experts_are_not_cut(tmp_path: Path) -> None:
@@ -185,3 +215,26 @@ def test_an_option_of_many_ranks_is_accepted_on_one_and_dead_on_an_axis_of_one(
 def test_one_rank_reads_weights_as_many_are_to(tmp_path: Path) -> None:
     given = resolve(Parallel(load_weights="broadcast"))
     assert reader_of(given, World(torch.device("cpu"))) is None
+
+
+def test_lengths_and_heads_that_do_not_divide_are_refused(tmp_path: Path) -> None:
+    degrees = ("parallel.world_size=12", "parallel.ring=4", "parallel.ulysses=3")
+    with refused(ConfigError):
+        small_job(tmp_path, *degrees, "batch.sequence_length=50", "parallel.device=cpu")
+
+
+def test_a_graph_of_copies_along_a_ring_is_refused(tmp_path: Path) -> None:
+    ring = ("parallel.world_size=2", "parallel.ring=2", "parallel.shard_over_context=none")
+    with refused(ConfigError):
+        small_job(tmp_path, *ring, "compile={scope: graph}")
+
+
+def test_a_model_that_takes_whole_sequences_is_refused(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "parallel.world_size=2", "parallel.ring=2")
+    degrees = {"ring": 2, "ulysses": 1}
+    world = World(
+        torch.device("cpu"), size=2, degrees=degrees, coordinates={},
+        groups=dict.fromkeys((("ring",), ("ulysses",), ("ring", "ulysses"))),
+    )  # fmt: skip
+    with refused():
+        divide_sequences(job.parallel, world, torch.nn.Linear(2, 2))

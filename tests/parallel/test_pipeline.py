@@ -20,27 +20,24 @@ from setpoint.shapes.parameter import StagePart
 
 from ..support.snapshots import refused
 from ..train.small import small_job
-from .equal_ranks import CASES as EVERY
-from .equal_ranks import EXPERTS
-from .test_equal import compare
+from .test_equal import STAGED, compare
 
 V_SHAPED = "pipeline=2,pipelining.schedule=zbv_zero_bubble"
 splits = pytest.mark.skipif(
     any(Pipelining(schedule="zbv_zero_bubble")._check_torch()), reason="needs a newer torch"
 )
-CASES = ("tied embeddings", "uneven rows", "experts with auxiliary losses", "batches that grow")
 
 
 @splits
 def test_stages_train_what_one_rank_does() -> None:
-    cases = (*CASES[1:3], "evaluated", "noise on embeddings, uneven rows")
+    cases = (*STAGED[1:3], "evaluated", "noise on embeddings, uneven rows")
     said = compare(2, V_SHAPED, *cases)
     assert all(f"{case}, {V_SHAPED}: equal" in said for case in cases)
 
 
 def test_stages_follow_batches_that_grow() -> None:
     shape = "pipeline=2,pipelining.schedule=1f1b"
-    assert f"{CASES[3]}, {shape}: equal" in compare(2, shape, CASES[3])
+    assert f"{STAGED[3]}, {shape}: equal" in compare(2, shape, STAGED[3])
 
 
 def test_stages_draw_other_random_numbers(tmp_path: Path) -> None:
@@ -70,33 +67,6 @@ def test_what_fails_in_a_stage_is_raised_as_it_is() -> None:
     with pytest.raises(RunError) as caught:
         pipeline.run((1, 1), 2, None)
     assert caught.value is failure
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("schedule", SCHEDULES)
-def test_all_schedules_train_what_one_rank_does(schedule: str) -> None:
-    cases = ("plain", "experts with biases", "muon", "compiled by aot_eager")
-    compare(2, f"pipeline=2,pipelining.schedule={schedule}", *cases)
-
-
-@pytest.mark.slow
-def test_a_pipeline_trains_what_one_rank_does_in_every_case() -> None:
-    # What is a graph, and what divides experts, has tests of its own.
-    names = [name for name in EVERY if name not in EXPERTS and name != "whole graph"]
-    compare(2, *names, "pipeline=2")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["pipeline=4", "pipeline=2,shard=2", "pipeline=2,replicate=2"])
-def test_four_ranks_train_what_one_does(shape: str) -> None:
-    compare(4, shape, *CASES, "plain", "muon", "clipping, z-loss, label smoothing")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("shape", ["tensor=2", "ring=2", "ulysses=2", "shard=2,expert=2"])
-def test_pipelines_go_with_other_axes(shape: str) -> None:
-    cases = CASES[2:] if "expert" in shape else (CASES[0], CASES[2])
-    compare(4, f"pipeline=2,{shape}", *cases)
 
 
 def test_an_older_torch_has_no_backward_pass_in_two_parts(monkeypatch: pytest.MonkeyPatch) -> None:
