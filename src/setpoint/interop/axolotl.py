@@ -178,7 +178,7 @@ def _schedule(c: Conversion, total: int | None) -> None:
         if ratio is None:
             c.report("differs", "warmup_steps", "3 % of all steps; in Axolotl, at most 100")
         elif ratio:
-            here = f"{100 * ratio:.10g} % of all steps, a fraction if they do not divide"
+            here = f"{100 * ratio:.10g} % of all steps, not rounded"
             c.differs(next(filter(c.given, keys)), here, "rounded to steps")
     if name == "one_cycle":
         c.report("needs a decision", "lr_scheduler", "set [schedule]; piecewise takes any phases")

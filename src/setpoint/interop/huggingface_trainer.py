@@ -156,7 +156,7 @@ def _length_of_warmup(c: Conversion, warmup: float | None, total: int | None) ->
     else:
         c.set("schedule.warmup", f"{100 * warmup:.10g} %", *keys)
         if c.value("lr_scheduler_type") != "constant":  # which has no warm-up
-            here = f"{100 * warmup:.10g} % of all steps, a fraction if they do not divide"
+            here = f"{100 * warmup:.10g} % of all steps, not rounded"
             c.differs(keys[0], here, "rounded up (max_steps instead of epochs makes both equal)")
 
 
@@ -200,7 +200,7 @@ def _dtype(c: Conversion, source: str) -> None:
         config = read_json_file(c, "model_name_or_path", path)
         dtype = config.get("dtype", config.get("torch_dtype", "float32"))
     if dtype != "float32":
-        shown = "that of the checkpoint" if dtype in (None, "auto") else dtype
+        shown = "the dtype of the checkpoint" if dtype in (None, "auto") else dtype
         text = f"weights are in fp32, not in {shown}; precision.params = bf16 keeps them in bf16"
         c.report("differs", "dtype", text)
 

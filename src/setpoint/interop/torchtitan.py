@@ -110,8 +110,8 @@ def _model(c: Conversion) -> None:
         c.set("model.init_std_output", output)
     c.set("model.residual_init", "layer_scaled")
     text = (
-        "up projections of feed-forward networks start with the deviation of down projections in "
-        "torchtitan, with 0.02 in Setpoint, and torchtitan draws the output within 3 deviations"
+        "initial up projections have a standard deviation of 0.02; in torchtitan, that of down "
+        "projections, and the output matrix is truncated at 3 standard deviations"
     )
     c.report("differs", "model.flavor", text)
 

@@ -161,8 +161,8 @@ def convert_optimizer(c: Conversion, key: str) -> None:
     kind = OPTIMIZERS.get(name) or QUANTIZED[name]
     c.set("optimizer.type", kind, key)
     if name in QUANTIZED:
-        text = "optimizer state is in the dtype of the weights; in transformers, in 4 or 8 bits. "
-        text += "optimizer.type = import with --import bitsandbytes uses bitsandbytes' optimizers"
+        text = "optimizer state is in the dtype of the weights, not in 4 or 8 bits: "
+        text += "for these, use a class of bitsandbytes by optimizer.type = import and --import"
         c.report("differs", key, text)
     elif kind == "adafactor":
         text = (
