@@ -144,8 +144,8 @@ BREAKS = [
     Break("data/order.py", "words *= _SECOND", "words *= _FIRST", "data test_curves.py"),
     Break(
         "data/reading.py",
-        "return Split(ordered[count:], ordered[:count])",
-        "return Split(ordered, ordered[:count])",
+        "return ordered[count:], ordered[:count]",
+        "return ordered, ordered[:count]",
         "data",
     ),
     # Losses.

@@ -29,7 +29,7 @@ from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
 from setpoint.data.rows import RowOrder
 from setpoint.data.sampler import Sampler
-from setpoint.data.corpus import JoinedRow
+from setpoint.data.corpus import PieceRow
 from setpoint.data.rows import training_rows
 from setpoint.shapes.batch import Count
 
@@ -38,7 +38,7 @@ def count(batch):
 
 def feed(folder, workers):
     parts = [np.memmap(f"{folder}/{k}.bin", np.uint16, "r") for k in range(3)]
-    row = JoinedRow([np.asarray(parts[0])[5:], parts[1], parts[2]])
+    row = PieceRow.joined([np.asarray(parts[0])[5:], parts[1], parts[2]])
     size = len(row)
     starts = np.arange(1, size, 100)
     files = (FileRecord("a/b", 1, "x"),)

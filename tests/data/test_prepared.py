@@ -21,7 +21,7 @@ from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data import prepare, sides
 from setpoint.data import token_store as store
 from setpoint.data.config import Data, HuggingFace, Prepare, TokenIds
-from setpoint.data.corpus import Corpus, PlacedRow, gather, slices
+from setpoint.data.corpus import Corpus, PieceRow, gather, slices
 from setpoint.data.document import Document
 from setpoint.data.sides import Sides, locked, named_corpus, prepare_all, read_sides
 from setpoint.data.sources.config import Conversations, Filter, Random, SourceConfig, Text, Tokens
@@ -248,7 +248,7 @@ def test_token_files_are_mapped_where_they_lie(tmp_path: Path, kind: str) -> Non
     assert copied == 2 * sum(document.size + 1 for document in others)
     # What rows are made of: ranges within documents, across them and at both ends.
     one, other = expected.train[0].tokens, found.train[0].tokens
-    assert isinstance(other, PlacedRow)
+    assert isinstance(other, PieceRow)
     rng = np.random.default_rng(1)
     starts = np.append(rng.integers(0, len(one), 200), [0, len(one) - 1])
     stops = np.minimum(starts + np.append(rng.integers(0, 300, 200), [0, 1]), len(one))

@@ -1,5 +1,6 @@
 import hashlib
 from fractions import Fraction
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -8,10 +9,15 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError
 from setpoint.data.document import Document
-from setpoint.data.reading import Split, split_position, training_documents
 from setpoint.data.reading import split_documents as split_mixture
+from setpoint.data.reading import split_position, training_documents
 
 NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_size=40, unique=True)
+
+
+class Split(NamedTuple):
+    train: list[Document]
+    held_out: list[Document]
 
 
 def split_documents(documents: list[Document], held_out: float) -> Split:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any, Protocol
 
 import numpy as np
@@ -37,109 +36,83 @@ class TokenRow(Protocol):
     def __getitem__(self, key: slice, /) -> npt.NDArray[Any]: ...
 
 
-class JoinedRow:
-    """Concatenation of arrays of one dtype, without copies.
+class PieceRow:
+    """Pieces of arrays as one sequence, without copies.
 
     Arguments:
-        parts: at least one array, such as the memory-mapped files of prepared data.
-    """
-
-    def __init__(self, parts: Sequence[npt.NDArray[Any]]) -> None:
-        # Plain arrays: slices of mapped ones take five times as long.
-        self.parts = tuple(np.asarray(part) for part in parts)
-        sizes = np.array([len(part) for part in self.parts], np.int64)
-        self.ends = np.cumsum(sizes)
-        self.firsts = self.ends - sizes
-        self.dtype: np.dtype[Any] = np.result_type(*self.parts)
-
-    def __len__(self) -> int:
-        return int(self.ends[-1])
-
-    def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range with step 1; a view within one part, otherwise a copy."""
-        start, stop, step = key.indices(len(self))
-        assert step == 1
-        number = int(np.searchsorted(self.ends, start, "right"))
-        pieces: list[npt.NDArray[Any]] = []
-        while start < stop:
-            first = int(self.firsts[number])
-            pieces.append(self.parts[number][start - first : stop - first])
-            start, number = int(self.ends[number]), number + 1
-        if len(pieces) == 1:
-            return pieces[0]
-        return np.concatenate(pieces) if pieces else np.empty(0, self.dtype)
-
-    def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
-        """Read many ranges; several times faster than reading them one by one."""
-        numbers = np.minimum(np.searchsorted(self.ends, starts, "right"), len(self.parts) - 1)
-        before = self.firsts[numbers]
-        columns = (numbers.tolist(), (starts - before).tolist(), (stops - before).tolist())
-        for number, first, last in zip(*columns, strict=True):
-            part = self.parts[number]
-            if last <= len(part):
-                yield part[first:last]
-            else:
-                begin = int(self.firsts[number])
-                yield self[begin + first : begin + last]
-
-
-class PlacedRow:
-    """Concatenation of documents from several arrays, with a separator after each document.
-
-    Arguments:
-        arrays: arrays such as memory-mapped token files.
-        starts: (documents,) offset of each document in this row, ascending.
-        places: (documents,) with the fields `file`, the array of each document, and `at`, its
-            offset there.
-        size: tokens of this row, which begins and ends with a separator.
+        arrays: arrays of one dtype, such as memory-mapped files.
+        starts: (pieces,) offset of each piece in this sequence, ascending.
+        numbers, places: (pieces,) array of each piece, and its offset there.
+        size: length of this sequence.
+        separator: (1,) the item before the first piece and after each; None: pieces are adjacent.
     """
 
     def __init__(
         self,
         arrays: Sequence[TokenRow],
         starts: Ints,
-        places: npt.NDArray[Any],
+        numbers: npt.NDArray[np.integer[Any]],
+        places: npt.NDArray[np.integer[Any]],
         size: int,
-        separator: npt.NDArray[Any],
+        separator: npt.NDArray[Any] | None = None,
     ) -> None:
-        self.arrays, self.starts, self.places, self.size = tuple(arrays), starts, places, size
-        self.separator, self.dtype = separator, separator.dtype
+        self.arrays, self.starts = tuple(arrays), starts
+        self.numbers, self.places, self.size = numbers, places, size
+        self.fill = np.empty(1, arrays[0].dtype) if separator is None else separator
+        self.gap, self.dtype = int(separator is not None), self.fill.dtype
+
+    @classmethod
+    def joined(cls, parts: Sequence[npt.NDArray[Any]]) -> PieceRow:
+        """Concatenation of arrays that are not empty."""
+        # Plain arrays: slices of mapped ones take five times as long.
+        arrays = [np.asarray(part) for part in parts]
+        ends = np.cumsum([len(part) for part in arrays], dtype=np.int64)
+        starts = np.append(0, ends[:-1])
+        return cls(arrays, starts, np.arange(len(arrays)), np.zeros_like(starts), int(ends[-1]))
 
     def __len__(self) -> int:
         return self.size
 
     def __getitem__(self, key: slice, /) -> npt.NDArray[Any]:
-        """Items of a range with step 1; a view within one document, otherwise a copy."""
+        """Items of a range with step 1; a view within one piece, otherwise a copy."""
         start, stop, step = key.indices(self.size)
         assert step == 1
         return next(self.slices(np.array([start]), np.array([max(stop, start)])))
 
     def slices(self, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
         """Read many ranges; several times faster than reading them one by one."""
-        # The documents that each range is of; -1: it begins before the first one.
-        firsts = np.searchsorted(self.starts, starts, "right") - 1
-        lasts = np.searchsorted(self.starts, stops)
-        columns = (column.tolist() for column in (starts, stops, firsts, lasts))
-        for start, stop, first, last in zip(*columns, strict=True):
-            begins = self.starts[max(first, 0) : last + 1].tolist()
-            if last == len(self.starts):
-                begins.append(self.size)
-            if first >= 0 and last - first == 1 and stop < begins[1]:
-                yield self._piece(first, start - begins[0], stop - begins[0])
-                continue
-            tokens = np.full(stop - start, self.separator[0], self.dtype)
-            for number, (begin, end) in enumerate(pairwise(begins), max(first, 0)):
-                low, high = max(begin, start), min(end - 1, stop)
-                if low < high:
-                    piece = self._piece(number, low - begin, high - begin)
-                    tokens[low - start : high - start] = piece
-            yield tokens
+        pieces = np.maximum(np.searchsorted(self.starts, starts, "right") - 1, 0)
+        begins, ends = self._bounds(pieces)
+        places = self.places[pieces] + starts - begins
+        inside = (starts >= begins) & (stops <= ends)
+        columns = (inside, self.numbers[pieces], places, starts, stops)
+        for is_inside, number, place, start, stop in zip(
+            *(column.tolist() for column in columns), strict=True
+        ):
+            if is_inside:
+                piece = self.arrays[number][place : place + stop - start]
+                yield piece.astype(self.dtype, copy=False)
+            else:
+                yield self._assembled(start, min(stop, self.size))
 
-    def _piece(self, document: int, start: int, stop: int) -> npt.NDArray[Any]:
-        place = self.places[document]
-        first = int(place["at"])
-        piece = self.arrays[place["file"]][first + start : first + stop]
-        return piece.astype(self.dtype, copy=False)
+    def _bounds(self, pieces: Ints) -> tuple[Ints, Ints]:
+        """Start and end of pieces in this sequence."""
+        following = np.minimum(pieces + 1, len(self.starts) - 1)
+        ends = np.where(pieces < following, self.starts[following], self.size)
+        return self.starts[pieces], ends - self.gap
+
+    def _assembled(self, start: int, stop: int) -> npt.NDArray[Any]:
+        items = np.repeat(self.fill, max(stop - start, 0))
+        first = max(int(np.searchsorted(self.starts, start, "right")) - 1, 0)
+        pieces = np.arange(first, np.searchsorted(self.starts, stop))
+        begins, ends = (bounds.tolist() for bounds in self._bounds(pieces))
+        for piece, begin, end in zip(pieces.tolist(), begins, ends, strict=True):
+            low, high = max(begin, start), min(end, stop)
+            if low < high:
+                place = int(self.places[piece]) + low - begin
+                array = self.arrays[self.numbers[piece]]
+                items[low - start : high - start] = array[place : place + high - low]
+        return items
 
 
 class CompleteMask:
@@ -166,7 +139,7 @@ class CompleteMask:
 
 def slices(row: TokenRow, starts: Ints, stops: Ints) -> Iterator[npt.NDArray[Any]]:
     """Slices of a row, given (B,) starts and stops."""
-    if isinstance(row, JoinedRow | PlacedRow):
+    if isinstance(row, PieceRow):
         return row.slices(starts, stops)
     return (row[start:stop] for start, stop in zip(starts.tolist(), stops.tolist(), strict=True))
 

@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     import numpy as np
     import numpy.typing as npt
 
-    from setpoint.data.tokenizer import Tokenizer
 
 HASHED = 1 << 20
 """Tokens that are hashed at a time."""
@@ -166,7 +165,16 @@ C = TypeVar("C")
 
 
 class BuiltSource(Generic[C]):
-    """Base of sources that are built from a section.
+    """Base of sources, which are built from a section.
+
+    A source has these methods:
+
+    - `documents()` yields the same documents in the same order each time; or, if it does its own
+      tokenizing, `tokenized(tokenizer)`, and `texts()` if a tokenizer can be trained on it
+    - `inputs()`, optional: yields a line for each file or table, with a state that changes with its
+      content; without it, or if it returns None, nothing is cached
+
+    They raise a `SetpointError` if an input is missing, unreadable or not text.
 
     Arguments:
         where: path of the section in the job, for messages.
@@ -174,24 +182,6 @@ class BuiltSource(Generic[C]):
 
     def __init__(self, config: C, *, where: str = "data.sources") -> None:
         self.config, self.where = config, where
-
-
-class Source(Protocol):
-    """A source of documents; repeated calls of `documents` yield the same ones.
-
-    Built by `section.build(where=...)`, with the path of its section for messages.
-    """
-
-    def documents(self) -> Iterator[Document]:
-        """The documents, in a fixed order.
-
-        Returns:
-            an iterator; files are read as it advances.
-
-        Raises:
-            SetpointError: an input is missing, unreadable or not text.
-        """
-        ...
 
 
 Place = Mapping[str, Any]
@@ -219,17 +209,5 @@ class StreamSource(Protocol):
 
         Raises:
             SetpointError: the part cannot be read or is not text; names the row.
-        """
-        ...
-
-
-class TokenSource(Protocol):
-    """A source that yields tokens, such as conversations or token files."""
-
-    def tokenized(self, tokenizer: Tokenizer) -> Iterator[Document]:
-        """The documents, with `tokens`; see `Source.documents`.
-
-        Raises:
-            SetpointError: an input is missing or invalid, or does not match the tokenizer.
         """
         ...

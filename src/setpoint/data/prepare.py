@@ -41,7 +41,6 @@ from setpoint.data.token_store import (
     INPUTS,
     MANIFEST,
     Side,
-    StoreKey,
     StoreManifest,
     raw,
     replace_file,
@@ -378,7 +377,6 @@ TOP = 1 << 53
 
 def prepare(
     folder: Path,
-    key: StoreKey,
     request: CorpusRequest,
     tokenizer: Tokenizer,
     inputs: Sequence[str],
@@ -407,7 +405,7 @@ def prepare(
         data = "".join(f"{line}\n" for line in inputs).encode("utf-8", "surrogateescape")
         files = preparation.files | {INPUTS: replace_file(partial / INPUTS, [data])}
         manifest = StoreManifest(
-            key=key.folder,
+            key=folder.name,
             described=request.described(),
             tokenizer=tokenizer.name,
             vocab_size=tokenizer.vocab_size,
@@ -520,9 +518,8 @@ class Preparation:
             first = list(islice(documents, FEW + 1))
             if share and len(first) <= FEW:
                 self.few.add(group)
-                split = split_group(first, share)
-                yield from (item(document, False) for document in split.train)
-                yield from (item(document, True) for document in split.held_out)
+                for held_out, side in enumerate(split_group(first, share)):
+                    yield from (item(document, bool(held_out)) for document in side)
             else:
                 yield from (item(document, False) for document in chain(first, documents))
 

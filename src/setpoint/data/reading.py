@@ -13,30 +13,25 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from setpoint.config import SetpointError, plural, to_plain
 from setpoint.config.resolving.checks import describe_value
-from setpoint.data.document import Document, Source, TokenSource
+from setpoint.data.document import Document
 from setpoint.data.sources.config import Filter, SourceConfig
 from setpoint.data.sources.files import JSONL, format_of
-from setpoint.data.tokenizer import Tokenizer
 from setpoint.data.vocabulary import beyond_vocabulary
 
 if TYPE_CHECKING:
     from setpoint.data.config import Data
+    from setpoint.data.tokenizer import Tokenizer
 
-SHOWN = 60  # characters of a wrong value that a message repeats
 WITH_NUL = "with NUL bytes, as in UTF-16 read as UTF-8"
 BLANK = "with only whitespace"
 RARE = 0.01
 """Fraction of blank documents below which there is no caution."""
-WANTED_DOCUMENTS = (
-    "Valid: an iterator of setpoint.data.document.Document(name, data), name a str that begins "
-    "with config.name, data UTF-8 as bytes."
-)
 FEW = 2
 """Number of documents up to which they are cut in two, since none can be held out whole."""
 LINE = 1 << 16  # maximum distance from a cut to the start of a line
@@ -179,9 +174,9 @@ def documents_of(
         notes: receives messages about dropped documents and cautions, once reading has ended.
 
     Raises:
-        SetpointError: the source cannot be read, or yields anything but documents named after it.
+        SetpointError: the source cannot be read, or a document is not named after it.
     """
-    documents = _checked_documents(section, where, tokenizer)
+    documents = _named_documents(section, where, tokenizer)
     limits = None if section.filter is None else DocumentFilter(section.filter, where=where)
     separates, total = getattr(tokenizer, "separates", True), 0
     counts, first = Counter[str](), dict[str, str]()  # of suspicious documents
@@ -214,53 +209,25 @@ def _complete(document: Document) -> Document:
     return replace(document, trained=trained)
 
 
-def _checked_documents(
-    section: SourceConfig, where: str, tokenizer: Tokenizer
-) -> Iterator[Document]:
-    """The documents of a source, which may be a user's class, after type checks."""
-    source: object = section.build(where=where)
-    kind = type(source)
-    method = "tokenized" if hasattr(source, "tokenized") else "documents"
-    title = f"{where}: {method}() of {kind.__module__}.{kind.__qualname__} gave "
-    if method == "tokenized":
-        documents: object = cast("TokenSource", source).tokenized(tokenizer)
-    else:
-        documents = cast("Source", source).documents()
-    if not isinstance(documents, Iterable):
-        raise SetpointError(f"{title}{_brief(documents)}.\n{WANTED_DOCUMENTS}")
-    for document in cast("Iterable[object]", documents):
-        if not isinstance(document, Document):
-            raise SetpointError(f"{title}an item that is {_brief(document)}.\n{WANTED_DOCUMENTS}")
-        name, data = cast("object", document.name), cast("object", document.data)
-        if not isinstance(name, str):
-            raise SetpointError(
-                f"{title}a document whose name is {_brief(name)}.\n{WANTED_DOCUMENTS}"
-            )
-        if not isinstance(data, bytes):
-            hint = " Encode it: text.encode()." if isinstance(data, str) else ""
-            raise SetpointError(
-                f"{title}the document {name!r}, whose data is {_brief(data)}.\n"
-                f"{WANTED_DOCUMENTS}{hint}"
-            )
+def _named_documents(section: SourceConfig, where: str, tokenizer: Tokenizer) -> Iterator[Document]:
+    """The documents of a source, whose names and token ids are checked."""
+    source: Any = section.build(where=where)
+    has_tokens = hasattr(source, "tokenized")
+    for document in source.tokenized(tokenizer) if has_tokens else source.documents():
         if document.tokens is not None:
             _require_ids(document, tokenizer, where)
-        if not name.startswith(section.name):
+        if not document.name.startswith(section.name):
             raise SetpointError(
-                f"{title}a document named {name!r}, and {where}.name = {section.name!r}.\n"
-                f"Valid: names that begin with config.name, such as '{section.name}/{name}', "
-                "so that names differ between sources."
+                f"{where}: the document {document.name!r} is not named after {where}.name = "
+                f"{section.name!r}.\nValid: names that begin with config.name, such as "
+                f"'{section.name}/{document.name}', so that names differ between sources."
             )
         yield document
 
 
 def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
-    tokens, trained = document.tokens, document.trained
+    tokens = document.tokens
     assert tokens is not None
-    if trained is not None and trained.shape != tokens.shape:
-        raise SetpointError(
-            f"{where}: the document '{document.name}' has {len(tokens)} tokens and "
-            f"{len(trained)} entries in `trained`.\nValid: one entry for each token."
-        )
     low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
     if low < 0 or high >= tokenizer.vocab_size:
         wrong = low if low < 0 else high
@@ -274,14 +241,6 @@ def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
             f"{where}: {beyond_vocabulary(place, wrong, index, size)}.\n"
             f"Valid: 0 to {size - 1}; tokens of this tokenizer."
         )
-
-
-def _brief(value: object) -> str:
-    """Short representation of a value with its type."""
-    if value is None:
-        return "None"
-    text = repr(value)
-    return f"{text if len(text) <= SHOWN else text[:SHOWN] + '...'}, of type {type(value).__name__}"
 
 
 class DocumentFilter:
@@ -368,13 +327,6 @@ def _truncated(document: Document, length: int) -> Document:
     return replace(document, data=document.data[:length])
 
 
-class Split(NamedTuple):
-    """Training and validation documents, both in the order of their hashes."""
-
-    train: list[Document]
-    held_out: list[Document]
-
-
 def split_position(name: str) -> float:
     """Position of a name in [0, 1); names are uniformly distributed.
 
@@ -442,10 +394,10 @@ def split_documents(
         names = {document.name for document in validation}
         return [[d for d in group if d.name not in names] for group in filled], validation
     splits = [split_group(group, held_out, divisible) for group in filled]
-    validation = _filled(document for split in splits for document in split.held_out)
+    validation = _filled(document for _, held_out_part in splits for document in held_out_part)
     if held_out and ordered and not validation:
         raise SetpointError(_too_little(ordered, held_out, divisible))
-    return [split.train for split in splits], validation
+    return [train for train, _ in splits], validation
 
 
 def training_documents(
@@ -478,20 +430,25 @@ def duplicate_name(where: str, name: str) -> SetpointError:
     )
 
 
-def split_group(documents: Iterable[Document], held_out: float, divisible: bool = True) -> Split:
-    """Split one source; a side may be empty: a single conversation is used for training."""
+def split_group(
+    documents: Iterable[Document], held_out: float, divisible: bool = True
+) -> tuple[list[Document], list[Document]]:
+    """Training and held-out documents of one source, both in the order of their hashes.
+
+    A side may be empty: a single conversation is used for training.
+    """
     ordered = _filled(documents)
     if not ordered:
-        return Split([], [])
+        return [], []
     divisible = divisible and all(
         document.trained is None or bool(document.trained.all()) for document in ordered
     )
     if 0 < held_out < 1 and len(ordered) <= FEW and divisible:
         parts = [_cut(document, held_out) for document in ordered]
         ends = [part[1] for part in parts if len(part) > 1]
-        return Split(_filled(part[0] for part in parts), _filled(ends))
+        return _filled(part[0] for part in parts), _filled(ends)
     count = held_out_count(len(ordered), held_out)
-    return Split(ordered[count:], ordered[:count])
+    return ordered[count:], ordered[:count]
 
 
 def _digest(name: str) -> bytes:

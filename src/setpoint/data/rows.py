@@ -56,8 +56,8 @@ class Cut:
     ) -> None:
         if length < 1:
             raise SetpointError(f"batch.sequence_length: {length} is below 1.\nValid: 1 or more.")
-        self.corpus, self.length, self.stride, self.divided = corpus, length, stride, divided
-        self.is_plain = order is None and corpus.trained is None
+        self.corpus, self.length, self.stride = corpus, length, stride
+        self.is_plain = order is None and corpus.trained is None and not divided
         self.total = len(corpus.tokens) - 1
         if not self.is_plain:
             self.starts, self.lengths = corpus.reads()
@@ -74,19 +74,8 @@ class Cut:
         """Parts of the rows with these (B,) numbers."""
         begins = rows * self.stride
         ends = np.minimum(begins + self.length, self.total)
-        if self.is_plain and not self.divided:
-            return Parts(begins, ends - begins, np.arange(1, len(rows) + 1))
         if self.is_plain:
-            documents = self.corpus.starts  # one begins with the separator before its first token
-            first = np.searchsorted(documents, begins + 1, "right")
-            counts = np.searchsorted(documents, ends + 1) - first + 1
-            row = np.repeat(np.arange(len(rows)), counts)
-            until = np.cumsum(counts)
-            starts = documents[(first - until + counts)[row] + np.arange(len(row)) - 1] - 1
-            starts[until - counts] = begins
-            stops = np.append(starts[1:], 0)
-            stops[until - 1] = ends
-            return Parts(starts, stops - starts, until)
+            return Parts(begins, ends - begins, np.arange(1, len(rows) + 1))
         first = np.searchsorted(self.ends, begins, "right")
         counts = np.searchsorted(self.ends, ends) + 1 - first
         row = np.repeat(np.arange(len(rows)), counts)
@@ -180,19 +169,6 @@ class DocumentRows:
         corpus, parts = self.corpus, self.parts(rows)
         tokens = corpus.tokens if parts.tokens is None else parts.tokens
         count, (starts, lengths) = len(parts), (parts.starts, parts.lengths)
-        plain = len(starts) == count and corpus.trained is None and len(self.sources) == 1
-        if plain and not (self.isolated or self.marked) and (lengths == self.sequence_length).all():
-            # Whole rows of plain text, in half of the time that all others take.
-            windows = gather(tokens, starts, self.sequence_length + 1)
-            inputs, targets = windows[:, :-1].copy(), windows[:, 1:].copy()
-            return Batch(
-                inputs=torch.from_numpy(inputs),
-                targets=torch.from_numpy(targets),
-                tokens=targets.size,
-                target_tokens=targets.size,
-                target_bytes=int(corpus.token_bytes.take(targets).sum()),
-                source=torch.zeros(count, dtype=torch.int64),
-            )
         begins, total = np.append(0, parts.ends[:-1]), np.append(0, np.cumsum(lengths))
         used = total[parts.ends] - total[begins]
         width = self._width(int(used.max()))
@@ -357,12 +333,13 @@ def cut_rows(
     Adjacent rows share one token: the last target of a row is the first input of the next.
     """
     cut = Cut(corpus, length, stride=length, partial=True, divided=isolated)
+    is_text = corpus.trained is None
     layout = "isolated windows" if isolated else "windows"
-    if not cut.is_plain:
+    if not is_text:
         layout = f"{'isolated ' * isolated}documents, concatenated"
     return DocumentRows(
         corpus, length, numbered=cut, count=cut.count, isolated=isolated,
-        marked=marked and not cut.is_plain, layout=layout,
+        marked=marked and not is_text, layout=layout,
     )  # fmt: skip
 
 

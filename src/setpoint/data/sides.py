@@ -36,7 +36,6 @@ from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.stream import Stream, hold_out, open_streams
 from setpoint.data.token_store import (
     DamagedData,
-    StoreKey,
     StoreManifest,
     brief_changes,
     changed_names,
@@ -217,7 +216,7 @@ def cached_corpora(
     size = size_of(inputs) if size is None else size
     large = config.above is not None and size > config.above
     key = key_of(request, tokenizer, inputs)
-    if not (root / key.folder).is_dir():
+    if not (root / key).is_dir():
         if not large:
             stale = find_stale(root, key, inputs)
             if stale:
@@ -231,7 +230,7 @@ def cached_corpora(
 
 def open_or_prepare(
     request: CorpusRequest,
-    key: StoreKey,
+    key: str,
     inputs: Sequence[str],
     config: Prepare,
     tokenizer: Tokenizer,
@@ -244,16 +243,16 @@ def open_or_prepare(
         RunError: prepared data cannot be written.
     """
     root = cache_folder(config)
-    folder = root / key.folder
+    folder = root / key
     sides = _opened(folder, tokenizer)
     if sides is None:
-        with locked(root, key.folder):
+        with locked(root, key):
             sides = _opened(folder, tokenizer)
             if sides is None:
                 _say(find_stale(root, key, inputs))
                 _say(f"data: preparing {', '.join(request.names)} in {folder}")
                 prepare(
-                    folder, key, request, tokenizer, inputs,
+                    folder, request, tokenizer, inputs,
                     workers=workers_of(config), show=show,
                 )  # fmt: skip
                 sides = _opened(folder, tokenizer)
@@ -360,10 +359,10 @@ def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list
     return manifest, [open_side(folder, manifest, side, tokenizer) for side in manifest.sides]
 
 
-def find_stale(root: Path, key: StoreKey, inputs: Sequence[str]) -> str:
+def find_stale(root: Path, key: str, inputs: Sequence[str]) -> str:
     """Message about prepared data for the same request with outdated inputs; empty if none."""
-    for folder in sorted(root.glob(f"{key.request}-*")):
-        if folder.name != key.folder and is_prepared(folder):
+    for folder in sorted(root.glob(f"{key.partition('-')[0]}-*")):
+        if folder.name != key and is_prepared(folder):
             changed = brief_changes(read_inputs(folder), inputs)
             return f"the prepared data in {folder} is stale and is not used: {changed}"
     return ""

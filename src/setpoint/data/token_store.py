@@ -24,7 +24,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import SetpointError
-from setpoint.data.corpus import CompleteMask, Corpus, JoinedRow, PlacedRow, TokenRow
+from setpoint.data.corpus import CompleteMask, Corpus, PieceRow, TokenRow
 from setpoint.data.document import Document, FileRecord, Records
 from setpoint.files.atomic import Written, digest_file, replacing, write_file
 
@@ -286,9 +286,10 @@ def open_side(folder: Path, manifest: StoreManifest, side: Side, tokenizer: Toke
     names = np.asarray(np.memmap(folder / f"{side.name}.names", np.uint8, "r"))
     tokens = _joined(folder, side, "tokens", before)
     if manifest.token_files:
-        arrays = [tokens[1:] if len(tokens) == 1 else JoinedRow(tokens.parts[1:])]
-        arrays += [_token_file(folder, *file) for file in manifest.token_files]
-        tokens = PlacedRow(arrays, starts, index, side.tokens, before)
+        files = [_token_file(folder, *file) for file in manifest.token_files]
+        # A document of the shards is as far in them as behind the separator before them.
+        places = index["at"] + (index["file"] == 0)
+        tokens = PieceRow([tokens, *files], starts, index["file"], places, side.tokens, before)
     mask = None
     if side.masked and f"{shard_name(side.name, 0)}.mask.npy" in manifest.files:
         mask = _joined(folder, side, "mask", np.ones(1, np.bool_))
@@ -331,13 +332,13 @@ def first_lengths(folder: Path, count: int) -> list[int]:
     return lengths
 
 
-def _joined(folder: Path, side: Side, kind: str, first: npt.NDArray[Any]) -> JoinedRow:
+def _joined(folder: Path, side: Side, kind: str, first: npt.NDArray[Any]) -> PieceRow:
     """Concatenation of the files of a side, after `first`."""
     parts = [
         _mapped(folder / f"{shard_name(side.name, number)}.{kind}.npy", first.dtype)
         for number in range(side.shards)
     ]
-    return JoinedRow([first, *(part for part in parts if len(part))])
+    return PieceRow.joined([first, *(part for part in parts if len(part))])
 
 
 def _token_file(folder: Path, path: str, dtype: str, offset: int, count: int) -> TokenRow:
@@ -426,31 +427,13 @@ def is_prepared(folder: Path) -> bool:
         return False
 
 
-@dataclass(frozen=True, slots=True)
-class StoreKey:
-    """Name of a folder in the cache.
-
-    Arguments:
-        request: hash of the request and the tokenizer.
-        inputs: hash of the state of the input files.
-    """
-
-    request: str
-    inputs: str
-
-    @property
-    def folder(self) -> str:
-        """Name of the folder."""
-        return f"{self.request}-{self.inputs}"
-
-
-def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) -> StoreKey:
-    """Key of prepared data."""
+def key_of(request: CorpusRequest, tokenizer: Tokenizer, inputs: Sequence[str]) -> str:
+    """Name of a folder in the cache: hashes of the request and tokenizer, and of the inputs."""
     chat = getattr(tokenizer, "chat", None)
     facts = [chat.controls, chat.variables, chat.templates] if chat is not None else None
     of_tokenizer = [tokenizer.name, tokenizer.vocab_size, facts]
     query = json.dumps([FORMAT, of_tokenizer, request.described()], sort_keys=True, default=list)
-    return StoreKey(hashlib.sha256(query.encode()).hexdigest()[:16], hash_inputs(inputs))
+    return f"{hashlib.sha256(query.encode()).hexdigest()[:16]}-{hash_inputs(inputs)}"
 
 
 def hash_inputs(inputs: Sequence[str]) -> str:
