@@ -21,8 +21,8 @@ from setpoint.data.loader import Feed
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import MixedSequences, RowOrder, Sequences, training_rows
 from setpoint.data.sampler import Cursor, MixtureSchedule, Sampler, Shares, merged_state, shares_of
+from setpoint.data.sides import open_streams
 from setpoint.data.sources.config import Text
-from setpoint.data.stream import open_streams
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 

@@ -18,12 +18,13 @@ import numpy as np
 import pytest
 
 from setpoint.config import RunError, SetpointError, resolve
-from setpoint.data import prepare, sides
+from setpoint.data import prepare
 from setpoint.data import token_store as store
 from setpoint.data.config import Data, HuggingFace, Prepare, TokenIds
 from setpoint.data.corpus import Corpus, PieceRow, gather, slices
 from setpoint.data.document import Document
-from setpoint.data.sides import Sides, locked, named_corpus, prepare_all, read_sides
+from setpoint.data.prepare import locked, prepare_all
+from setpoint.data.sides import Sides, named_corpus, read_sides
 from setpoint.data.sources.config import Conversations, Filter, Random, SourceConfig, Text, Tokens
 from setpoint.data.token_store import MANIFEST, stored_documents
 from setpoint.data.tokenizer import ByteTokenizer
@@ -135,7 +136,7 @@ def test_what_is_prepared_is_not_prepared_again(
     def refuse(*_: object, **__: object) -> None:
         raise AssertionError("prepared again")
 
-    monkeypatch.setattr(sides, "prepare", refuse)
+    monkeypatch.setattr(prepare, "prepare", refuse)
     prepare_all(data, ByteTokenizer())
     # Also where it is below the size from which a run prepares on its own.
     small = Data(sources=(SMALL,), prepare=Prepare(folder=str(tmp_path), above=None))
@@ -278,7 +279,7 @@ def test_another_tokenizer_is_refused(tmp_path: Path) -> None:
 
 KILLED = """
 import sys
-from setpoint.data import prepare, sides
+from setpoint.data import prepare
 from setpoint.data.config import Data, Prepare
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizer import ByteTokenizer
@@ -295,7 +296,7 @@ def slow(self, tokenizer):
 prepare.TokenizedPiece.run = slow
 section = Prepare(folder=sys.argv[1], workers=1)
 data = Data(sources=(Random(documents=60, length=200),), prepare=section)
-sides.prepare_all(data, ByteTokenizer())
+prepare.prepare_all(data, ByteTokenizer())
 """
 
 
@@ -359,7 +360,7 @@ def _hold(root: Path, name: str, held: Any, done: Any) -> None:
 def test_a_second_process_waits_for_the_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(sides, "PAUSE", 0.01)
+    monkeypatch.setattr(prepare, "PAUSE", 0.01)
     context = multiprocessing.get_context("fork")
     held, done = context.Event(), context.Event()
     holder = context.Process(target=_hold, args=(tmp_path, "x", held, done))

@@ -16,8 +16,9 @@ from setpoint.cli.main import main
 from setpoint.config import RunError, SetpointError, compose, resolve
 from setpoint.config.resolving.checks import verify as verify_job
 from setpoint.data.config import Data, Prepare, TokenIds
+from setpoint.data.prepare import prepare_all
 from setpoint.data.push import reshard
-from setpoint.data.sides import prepare_all, read_sides
+from setpoint.data.sides import read_sides
 from setpoint.data.sources.config import Conversations, Random, SourceConfig, Tokens
 from setpoint.data.sources.tokens import file_problems, token_count
 from setpoint.data.token_store import MANIFEST, open_side, read_manifest, verify

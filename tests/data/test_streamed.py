@@ -23,8 +23,9 @@ from setpoint.data.order import shuffled
 from setpoint.data.reading import split_position
 from setpoint.data.rows import DocumentRows
 from setpoint.data.sampler import Sampler, describe_position, merged_state
+from setpoint.data.sides import hold_out, open_streams
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
-from setpoint.data.stream import Stream, hold_out, open_streams
+from setpoint.data.stream import Stream
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 

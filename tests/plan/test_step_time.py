@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from setpoint.data.config import Data, Prepare
-from setpoint.data.sides import prepare_all
+from setpoint.data.prepare import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.memory.config import Full

@@ -10,7 +10,7 @@ import pytest
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Data, Prepare
-from setpoint.data.sides import prepare_all
+from setpoint.data.prepare import prepare_all
 from setpoint.data.sources.config import Text
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.train import run_record

@@ -20,7 +20,8 @@ from setpoint.track.progress import make_work_progress
 
 if TYPE_CHECKING:
     from setpoint.data.inspection import Sample, Token
-    from setpoint.data.sides import PreparedText, Sides
+    from setpoint.data.prepare import PreparedText
+    from setpoint.data.sides import Sides
     from setpoint.data.tokenizer import Tokenizer
     from setpoint.train.config import Job
 
@@ -55,8 +56,8 @@ def prepare_job(arguments: Arguments) -> PreparedJob:
     job = checked_job(
         arguments, lambda path: "sources" in path or path.startswith(("data.", "tokenizer."))
     )
+    from setpoint.data.prepare import prepare_all
     from setpoint.data.push import TRAIN, VALIDATION
-    from setpoint.data.sides import prepare_all
 
     datasets = job.evaluation.datasets if job.evaluation is not None else ()
     texts = [

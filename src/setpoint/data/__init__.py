@@ -2,6 +2,6 @@
 
 Reading order: `document`, `sources/`, `tokenizer`, `reading`, `corpus`, `sides`, `order`, `rows`,
 `packing`, `sampler`, `loader`; `stream` and `lanes` for streamed sources;
-`token_store`, `prepare` and `push` for prepared data. This file imports nothing, so that
+`prepare`, `workers`, `token_store` and `push` for prepared data. This file imports nothing, so that
 `setpoint.data.config` stays free of numpy and torch.
 """

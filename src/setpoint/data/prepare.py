@@ -1,22 +1,24 @@
-"""Preparation of data: read sources in one process, tokenize in several, and sort by hash.
+"""Prepared data of a job: its cache, and its preparation in bounded memory.
 
-Memory use does not grow with the data. A piece is a few megabytes of tokenized documents in source
-order: `NUMBER.tokens`, `.mask`, `.names`, `.index.npy` sorted by the hash of names, and finally
-`NUMBER.json`, which marks it as complete. A shard, gathered from all pieces, contains the documents
-in a range of hashes, about `SHARD` bytes. The processes do not import torch.
+Prepared data is tokenized once and mapped from files. Sources are read in one process and tokenized
+in several as pieces, from which shards sorted by hash are gathered; see `setpoint.data.workers`.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import fcntl
 import hashlib
 import json
 import math
 import os
 import shutil
+import sys
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from contextlib import contextmanager
+from dataclasses import replace
 from itertools import chain, islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -25,7 +27,7 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.config import RunError, SetpointError
-from setpoint.data.corpus import count_bytes, encoded
+from setpoint.data.corpus import Corpus
 from setpoint.data.document import Document, TokenPlace
 from setpoint.data.reading import (
     FEW,
@@ -33,338 +35,345 @@ from setpoint.data.reading import (
     documents_of,
     duplicate_name,
     held_out_count,
+    requests_of,
     source_of,
     split_group,
 )
+from setpoint.data.sources.config import Tokens
+from setpoint.data.sources.tokens import prepared_folders
 from setpoint.data.token_store import (
     INDEX,
     INPUTS,
     MANIFEST,
+    DamagedData,
     Side,
     StoreManifest,
+    brief_changes,
+    changed_names,
+    hash_inputs,
+    is_prepared,
+    key_of,
+    open_side,
     raw,
+    read_inputs,
+    read_manifest,
     replace_file,
     shard_name,
-    write_array,
+    size_of,
+    verify,
     write_parts,
     write_verified,
 )
-from setpoint.data.workers import Workers
-from setpoint.files.atomic import Written, replacing, sync_directory, write_file
+from setpoint.data.workers import (
+    PLAN,
+    Done,
+    Item,
+    PlannedFacts,
+    Shard,
+    ShardDone,
+    TokenizedPiece,
+    Workers,
+    mapped_file,
+    piece_stem,
+)
+from setpoint.files.atomic import Written, sync_directory
+from setpoint.files.lock import holder, write_owner
 from setpoint.shapes.protocols import Work, no_work
 
 if TYPE_CHECKING:
-    from setpoint.data.document import Document
+    from setpoint.data.config import Data, Prepare
+    from setpoint.data.sources.config import SourceConfig
     from setpoint.data.tokenizer import Tokenizer
 
+PAUSE = 0.5  # seconds between two looks at a lock
 
-ROW = np.dtype(
-    [
-        *INDEX.descr,  # `at` and `name_at` are offsets in the piece
-        ("hash", "<u8", (4,)),  # of the name, the first of four being the highest
-        ("bytes", "<i8"),  # of its tokens and a separator, if it stays in a token file
-        ("held_out", "?"),
-        ("masked", "?"),
+
+def stored_corpora(request: CorpusRequest, tokenizer: Tokenizer) -> list[Corpus] | None:
+    """Map the corpora of a request for a single prepared folder; None for any other request.
+
+    A folder that was prepared with a different split is read document by document, like token
+    files.
+
+    Raises:
+        SetpointError: the folder is damaged, or was prepared with another tokenizer.
+    """
+    source = request.sources[0]
+    if len(request.sources) != 1 or not isinstance(source, Tokens) or source.filter is not None:
+        return None
+    folders: list[Path] = []
+    if len(source.paths) == 1:
+        folders = prepared_folders(source, f"{request.where}.0.paths", fetch=True)
+    if not folders:
+        return None
+    try:
+        manifest, sides = open_folder(folders[0], tokenizer)
+    except SetpointError as error:
+        raise SetpointError(f"{request.where}.0.paths: {error}") from error
+    if (manifest.described["held_out"], manifest.described["mixed"]) != (request.held_out, False):
+        return None
+    # One value for all, which takes no memory.
+    return [
+        replace(
+            corpus,
+            side=side,
+            sources=(source.name,),
+            source=np.broadcast_to(np.zeros(1, np.int32), corpus.starts.shape),
+        )
+        for side, corpus in zip((request.side, "held_out"), sides, strict=False)
     ]
-)
-"""Index entry of a document of a piece."""
 
 
-class Done(NamedTuple):
-    """Summary of a complete piece, its last file."""
+def cached_corpora(
+    request: CorpusRequest, config: Prepare, tokenizer: Tokenizer, show: Work
+) -> list[Corpus] | None:
+    """Map prepared corpora, preparing large ones first; None for small ones."""
+    size = request.most_tokens()
+    root = cache_folder(config)
+    if not root.is_dir() and (config.above is None or (size is not None and size <= config.above)):
+        return None
+    inputs = request.inputs()
+    if inputs is None:
+        return None  # nothing says whether it is stale
+    # Compressed files, and those on other machines, hold no less than their size.
+    size = size_of(inputs) if size is None else size
+    large = config.above is not None and size > config.above
+    key = key_of(request, tokenizer, inputs)
+    if not (root / key).is_dir():
+        if not large:
+            stale = find_stale(root, key, inputs)
+            if stale:
+                _say(f"data: {stale}")
+            return None
+        if any(isinstance(source, Tokens) for source in request.sources):
+            request = replace(request, in_place=True)
+            key = key_of(request, tokenizer, inputs)
+    return open_or_prepare(request, key, inputs, config, tokenizer, show)
 
-    documents: int
-    tokens: int
-    size: int
-    first: str
-    last: str
-    masked: bool
-    copied: int
+
+def open_or_prepare(
+    request: CorpusRequest,
+    key: str,
+    inputs: Sequence[str],
+    config: Prepare,
+    tokenizer: Tokenizer,
+    show: Work = no_work,
+) -> list[Corpus]:
+    """Open prepared data; prepare it first if it is missing or damaged, one process at a time.
+
+    Raises:
+        SetpointError: a source cannot be read, or a side is empty.
+        RunError: prepared data cannot be written.
+    """
+    root = cache_folder(config)
+    folder = root / key
+    sides = _opened(folder, tokenizer)
+    if sides is None:
+        with locked(root, key):
+            sides = _opened(folder, tokenizer)
+            if sides is None:
+                _say(find_stale(root, key, inputs))
+                _say(f"data: preparing {', '.join(request.names)} in {folder}")
+                prepare(
+                    folder, request, tokenizer, inputs,
+                    workers=workers_of(config), show=show,
+                )  # fmt: skip
+                sides = _opened(folder, tokenizer)
+    if sides is None:
+        raise RunError(f"{folder} was just prepared and is already damaged; check the disk")
+    return sides
 
 
-PLAN = np.dtype(
-    [
-        ("source", "<i4"),  # index
-        ("held_out", "?"),
-        ("file", "<i4"),  # see `INDEX`
-    ]
-)
-"""Facts about a document that are known before it is tokenized."""
-PlannedFacts = tuple[int, bool, int]
-Item = tuple[Document, PlannedFacts]
-
-
-@dataclass(frozen=True, slots=True)
-class TokenizedPiece:
-    """A piece to tokenize.
+class PreparedText(NamedTuple):
+    """Summary of prepared data.
 
     Arguments:
-        facts: (documents,) `PLAN`.
+        bytes: size of the text.
     """
 
-    folder: Path
-    number: int
-    documents: Sequence[Document]
-    facts: npt.NDArray[Any]
-    where: str
+    folder: str
+    sources: tuple[str, ...]
+    documents: int
+    tokens: int
+    bytes: int
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        # A list for each attribute: five times as fast as an object for each document.
-        attributes = ("name", "data", "tokens", "trained", "score", "place")
-        columns = [[getattr(document, name) for document in self.documents] for name in attributes]
-        return _rebuild_piece, (self.folder, self.number, columns, self.facts, self.where)
-
-    def run(self, tokenizer: Tokenizer) -> Done:
-        """Tokenize and write the piece, unless an interrupted preparation already did.
-
-        Raises:
-            SetpointError: the tokenizer cannot encode a document, which the message names.
-            OSError: the piece cannot be written.
-        """
-        documents = self.documents
-        done = read_done(self.folder, self.number)
-        size = sum(document.size for document in documents)
-        content = len(documents), size, documents[0].name, documents[-1].name
-        if done is not None and content == (done.documents, done.size, done.first, done.last):
-            return done
-        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-        encodings = [
-            np.concatenate([ids for _, ids in encoded(document, tokenizer, self.where)])
-            for document in documents
-        ]
-        encodings = [ids.astype(dtype, copy=False) for ids in encodings]
-        names = [d.name.encode("utf-8", "surrogateescape") for d in documents]
-        masked = any(d.trained is not None for d in documents)
-        files = self.facts["file"]
-        copied = files == 0
-        masks = [
-            np.ones(len(tokens), np.bool_) if d.trained is None else d.trained
-            for d, tokens, copy in zip(documents, encodings, copied.tolist(), strict=True)
-            if masked and copy
-        ]
-        rows = np.zeros(len(documents), ROW)
-        hashes = b"".join(hashlib.sha256(name).digest() for name in names)
-        rows["hash"] = np.frombuffer(hashes, ">u8").reshape(-1, 4)
-        rows["tokens"], rows["name_length"] = list(map(len, encodings)), list(map(len, names))
-        sizes = rows["tokens"] * copied
-        rows["at"], rows["file"] = np.cumsum(sizes) - sizes, files
-        for number in np.flatnonzero(files).tolist():
-            place = documents[number].place
-            assert place is not None
-            rows["at"][number] = place.first
-            size = count_bytes(encodings[number], tokenizer.token_bytes)
-            rows["bytes"][number] = size + tokenizer.token_bytes[tokenizer.separator]
-        rows["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
-        rows["read"] = (self.number << 32) + np.arange(len(documents))
-        rows["size"] = [d.size for d in documents]
-        rows["score"] = [np.nan if d.score is None else d.score for d in documents]
-        rows["source"], rows["held_out"] = self.facts["source"], self.facts["held_out"]
-        rows["masked"] = [d.trained is not None for d in documents]
-        contents = bytes.fromhex("".join(d.record().sha256 for d in documents))
-        rows["sha256"] = np.frombuffer(contents, np.uint8).reshape(-1, 32)
-        stem = piece_stem(self.folder, self.number)
-        kept = (tokens for tokens, copy in zip(encodings, copied.tolist(), strict=True) if copy)
-        replace_file(Path(f"{stem}.tokens"), map(raw, kept))
-        replace_file(Path(f"{stem}.names"), [b"".join(names)])
-        if masked:
-            replace_file(Path(f"{stem}.mask"), [raw(mask) for mask in masks])
-        write_array(Path(f"{stem}.index.npy"), rows[in_order(rows)])
-        done = Done(
-            len(documents), int(rows["tokens"].sum()), int(rows["size"].sum()),
-            documents[0].name, documents[-1].name, masked, int(copied.sum()),
-        )  # fmt: skip
-        with replacing(Path(f"{stem}.json")) as staged:
-            write_file(staged, [json.dumps(done).encode()])
-        return done
+    def to_json(self) -> dict[str, Any]:
+        """The summary as JSON."""
+        return self._asdict()
 
 
-def _rebuild_piece(
-    folder: Path,
-    number: int,
-    columns: Sequence[Sequence[Any]],
-    facts: npt.NDArray[Any],
-    where: str,
-) -> TokenizedPiece:
-    documents = [Document(*values) for values in zip(*columns, strict=True)]
-    return TokenizedPiece(folder, number, documents, facts, where)
+def prepare_all(
+    config: Data,
+    tokenizer: Tokenizer,
+    texts: Sequence[tuple[str, Sequence[SourceConfig], str]] = (),
+    show: Work = no_work,
+) -> list[PreparedText]:
+    """Prepare all data of a job, or verify data that is prepared already.
+
+    Arguments:
+        texts: name, sources and path in the job of each evaluation data set.
+
+    Raises:
+        SetpointError: a source cannot be read, a side is empty, or a source cannot report changes
+            to its documents.
+        RunError: prepared data cannot be written.
+    """
+    for index, source in enumerate(config.sources):
+        if source.is_streamed:
+            raise SetpointError(
+                f"data.sources.{index}.streaming: a streamed source is not prepared.\nValid: false."
+            )
+    requests = requests_of(config)
+    requests += [CorpusRequest(name, tuple(sources), where) for name, sources, where in texts]
+    prepared: list[PreparedText] = []
+    for request in requests:
+        sides = stored_corpora(request, tokenizer)
+        if sides is None:
+            inputs = request.inputs()
+            if inputs is None:
+                raise SetpointError(
+                    f"{request.where}: a custom source without inputs() cannot be prepared: "
+                    "changes of its documents would go unnoticed.\n"
+                    "Valid: a method inputs() that yields one line for each file or table: its "
+                    "name, a tab, and a state that changes with the content, such as size and "
+                    "modification time."
+                )
+            key = key_of(request, tokenizer, inputs)
+            sides = open_or_prepare(request, key, inputs, config.prepare, tokenizer, show)
+        prepared.append(
+            PreparedText(
+                folder=str(sides[0].prepared),
+                sources=request.names,
+                documents=sum(len(side.files) for side in sides),
+                tokens=sum(len(side.tokens) for side in sides),
+                bytes=sum(side.byte_count for side in sides),
+            )
+        )
+    return prepared
 
 
-def piece_stem(folder: Path, number: int) -> Path:
-    """Path of a piece without its suffix."""
-    return folder / f"{number:06d}"
+def workers_of(config: Prepare) -> int:
+    """Number of processes that prepare data."""
+    return config.workers or len(os.sched_getaffinity(0))
 
 
-def read_done(folder: Path, number: int) -> Done | None:
-    """Read the summary of a piece; None if it is not complete."""
+def cache_folder(config: Prepare) -> Path:
+    """Folder of the cache."""
+    if config.folder is not None:
+        return Path(os.path.abspath(os.path.expanduser(config.folder)))
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "setpoint" / "data"
+
+
+def _opened(folder: Path, tokenizer: Tokenizer) -> list[Corpus] | None:
+    """Open the corpora of a folder; None if it is missing, or damaged and thus removed."""
+    if not folder.is_dir():
+        return None
     try:
-        return Done(*json.loads(Path(f"{piece_stem(folder, number)}.json").read_bytes()))
-    except (FileNotFoundError, ValueError, TypeError):
+        return open_folder(folder, tokenizer)[1]
+    except DamagedData as error:
+        _say(f"data: {str(error).partition(chr(10))[0]} Preparing it again.")
+        shutil.rmtree(folder, ignore_errors=True)
         return None
 
 
-def in_order(rows: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
-    """Order of rows by the hash of names."""
-    return np.lexsort(rows["hash"].T[::-1])
+def open_folder(folder: Path, tokenizer: Tokenizer) -> tuple[StoreManifest, list[Corpus]]:
+    """Verify a folder and map its corpora.
+
+    Raises:
+        DamagedData: a file does not match the manifest.
+        SetpointError: the folder was prepared with another tokenizer.
+    """
+    manifest = read_manifest(folder)
+    verify(folder, manifest)
+    return manifest, [open_side(folder, manifest, side, tokenizer) for side in manifest.sides]
 
 
-class ShardDone(NamedTuple):
-    """Summary of a shard that was written.
+def find_stale(root: Path, key: str, inputs: Sequence[str]) -> str:
+    """Message about prepared data for the same request with outdated inputs; empty if none."""
+    for folder in sorted(root.glob(f"{key.partition('-')[0]}-*")):
+        if folder.name != key and is_prepared(folder):
+            changed = brief_changes(read_inputs(folder), inputs)
+            return f"the prepared data in {folder} is stale and is not used: {changed}"
+    return ""
+
+
+def outdated_inputs(
+    request: CorpusRequest, prepared: Path, config: Prepare
+) -> tuple[list[str], list[str], list[str]]:
+    """Removed, new and changed inputs of a request that would have to be prepared anew.
 
     Arguments:
-        copied: number of tokens that were copied, not mapped in place.
-        files: size and digest of each file, by name.
-        records: bytes for the digest of the side.
-        repeated_name: a name shared by two documents; empty: names are unique.
+        prepared: folder of the data that was prepared for the request.
+
+    Returns:
+        empty lists if no size differs, if today's data is prepared already, or if the folder
+        is gone or belongs to another request.
+
+    Raises:
+        SetpointError: the input files cannot be found.
     """
+    unknown = [], [], []
+    try:
+        described = read_manifest(prepared).described
+    except DamagedData:
+        return unknown
+    requests = (request, replace(request, in_place=True))
+    if described not in [json.loads(json.dumps(r.described(), default=list)) for r in requests]:
+        return unknown
+    before, now = read_inputs(prepared), request.inputs()
+    if not before or now is None:
+        return unknown
+    if next(cache_folder(config).glob(f"*-{hash_inputs(now)}"), None) is not None:
+        return unknown
+    return changed_names(before, now, sizes=True)
 
-    documents: int
-    tokens: int
-    copied: int
-    bytes: int
-    masked: bool
-    files: dict[str, Written]
-    records: bytes
-    repeated_name: str
+
+def _say(text: str) -> None:
+    if text and os.environ.get("LOCAL_RANK", "0") in ("", "0"):
+        sys.stderr.write(f"{text}\n")
+        sys.stderr.flush()
 
 
-@dataclass(frozen=True, slots=True)
-class Shard:
-    """A range of hashes of one side, to be gathered from pieces.
+@contextmanager
+def locked(root: Path, name: str) -> Iterator[None]:
+    """Hold the lock of a folder in the cache, waiting while another process holds it.
 
-    Arguments:
-        below, above: half-open range of the first 53 bits of the hash.
-        held_out: whether to gather held-out or training documents.
-        limits: see `_limits`; individually marked documents are also held out.
-        source: index of the source to gather; None: all sources.
+    The operating system releases the lock of a killed process. Ranks wait here instead of at a
+    barrier, because a long preparation would exceed its timeout.
+
+    Raises:
+        RunError: the folder cannot be locked.
     """
-
-    pieces: Path
-    count: int
-    folder: Path
-    name: str
-    below: int
-    above: int
-    held_out: bool
-    limits: tuple[int, ...]
-    source: int | None
-    masked: bool
-
-    def run(self, tokenizer: Tokenizer) -> ShardDone:
-        """Gather and write the shard.
-
-        Raises:
-            OSError: the shard cannot be read or written.
-        """
-        dtype = np.min_scalar_type(tokenizer.vocab_size - 1)
-        numbered = list(self._rows())
-        rows = np.concatenate([rows for _, rows in numbered]) if numbered else np.zeros(0, ROW)
-        piece = np.repeat([number for number, _ in numbered], [len(rows) for _, rows in numbered])
-        order = in_order(rows)
-        rows, piece = rows[order], piece[order].astype(np.int64)
-        lengths = rows["tokens"].astype(np.int64)
-        starts = np.cumsum(lengths + 1) - lengths - 1
-        total = int((lengths + 1).sum())
-        # Tokens that stay in their files take no place among those of the shard.
-        copied = rows["file"] == 0
-        sizes = (lengths + 1) * copied
-        places = np.where(copied, np.cumsum(sizes) - sizes, rows["at"])
-        tokens = np.full(int(sizes.sum()), tokenizer.separator, dtype)
-        mask = np.ones(total if self.masked else 0, np.bool_)
-        names: list[bytes] = [b""] * len(rows)
-        # Piece by piece, so that no more than one is open.
-        for number in np.unique(piece).tolist():
-            numbers = np.flatnonzero(piece == number)
-            self._copy(number, numbers, rows, places, starts, tokens, mask, names)
-        index = np.zeros(len(rows), INDEX)
-        for field in INDEX.names or ():
-            index[field] = rows[field]
-        index["at"] = places
-        index["name_at"] = np.cumsum(rows["name_length"], dtype=np.int64) - rows["name_length"]
-        # Of the whole side there is one index, and one file of names.
-        write_array(self.pieces / f"{self.name}.index.npy", index)
-        replace_file(self.pieces / f"{self.name}.names", [b"".join(names)])
-        files = {f"{self.name}.tokens.npy": tokens}
-        if self.masked:
-            files[f"{self.name}.mask.npy"] = mask
-        return ShardDone(
-            documents=len(rows),
-            tokens=total,
-            copied=len(tokens),
-            bytes=count_bytes(tokens, tokenizer.token_bytes) + int(rows["bytes"].sum()),
-            masked=bool(rows["masked"].any()),
-            files={name: write_array(self.folder / name, row) for name, row in files.items()},
-            records=b"".join(
-                f"{len(name)} {size} {bytes(sha).hex()} ".encode() + name + b"\n"
-                for name, size, sha in zip(
-                    names, rows["size"].tolist(), rows["sha256"], strict=True
-                )
-            ),
-            repeated_name=_repeated_name(rows, names),
-        )
-
-    def _rows(self) -> Iterator[tuple[int, npt.NDArray[Any]]]:
-        """The rows of each piece that belong to the shard."""
-        low = np.uint64(self.below << 11)
-        for number in range(self.count):
-            index = np.load(f"{piece_stem(self.pieces, number)}.index.npy", mmap_mode="r")
-            highest = index["hash"][:, 0]
-            first = int(np.searchsorted(highest, low))
-            last = len(index)
-            if self.above < 2**53:
-                last = int(np.searchsorted(highest, np.uint64(self.above << 11)))
-            rows = np.array(index[first:last])
-            limits = np.array(self.limits, np.uint64)[rows["source"]]
-            held_out = rows["held_out"] | (rows["hash"][:, 0] >> np.uint64(11) < limits)
-            rows = rows[held_out == self.held_out]
-            if self.source is not None:
-                rows = rows[rows["source"] == self.source]
-            if len(rows):
-                yield number, rows
-
-    def _copy(
-        self,
-        number: int,
-        numbers: npt.NDArray[np.int64],
-        rows: npt.NDArray[Any],
-        places: npt.NDArray[np.int64],
-        starts: npt.NDArray[np.int64],
-        tokens: npt.NDArray[Any],
-        mask: npt.NDArray[np.bool_],
-        names: list[bytes],
-    ) -> None:
-        chosen = rows[numbers]
-        stem = piece_stem(self.pieces, number)
-        source = _mapped(f"{stem}.tokens", tokens.dtype)
-        text = _mapped(f"{stem}.names", np.dtype(np.uint8))
-        masks = mask
-        if self.masked and (chosen["masked"] & (chosen["file"] == 0)).any():
-            masks = _mapped(f"{stem}.mask", np.dtype(np.bool_))
-        fields = ("at", "tokens", "name_at", "name_length", "masked", "file")
-        columns = (chosen[name].tolist() for name in fields)
-        for number, place, start, offset, count, name_at, length, masked, file in zip(
-            numbers.tolist(), places[numbers].tolist(), starts[numbers].tolist(), *columns,
-            strict=True,
-        ):  # fmt: skip
-            names[number] = text[name_at : name_at + length].tobytes()
-            if not file:
-                tokens[place : place + count] = source[offset : offset + count]
-            if masked and self.masked:
-                if not file:  # of what stays in its file all tokens are targets
-                    mask[start : start + count] = masks[offset : offset + count]
-                mask[start + count] = False
-
-
-def _mapped(path: str, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    if not os.path.getsize(path):
-        return np.empty(0, dtype)
-    return np.asarray(np.memmap(path, dtype, "r"))
-
-
-def _repeated_name(rows: npt.NDArray[Any], names: Sequence[bytes]) -> str:
-    if len(rows) < 2:
-        return ""
-    same = np.flatnonzero((rows["hash"][1:] == rows["hash"][:-1]).all(axis=1))
-    return names[int(same[0])].decode("utf-8", "replace") if len(same) else ""
+    path = root / f"{name}.lock"
+    try:
+        root.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)
+    except OSError as error:
+        if isinstance(error, (FileExistsError, NotADirectoryError)):
+            raise RunError(f"data.prepare.folder: {root} is not a folder") from error
+        raise RunError(f"data.prepare.folder: {path}: {error.strerror}") from error
+    try:
+        waits = False
+        while True:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except OSError as error:
+                if error.errno not in (errno.EWOULDBLOCK, errno.EACCES):
+                    raise RunError(
+                        f"data.prepare.folder: {root} cannot be locked: {error.strerror}; put it "
+                        "on a file system that supports flock"
+                    ) from error
+            if not waits:
+                _say(f"data: {root / name} is being prepared by {holder(path)}; waiting for it")
+            waits = True
+            time.sleep(PAUSE)
+        try:
+            write_owner(descriptor)
+        except OSError as error:
+            raise RunError(f"data.prepare.folder: {path}: {error.strerror}") from error
+        yield
+    finally:
+        os.close(descriptor)
 
 
 FIRST_PIECE, LAST_PIECE, GROWTH = 1 << 20, 1 << 23, 16
@@ -631,7 +640,7 @@ class Preparation:
             (f"{name}.index.npy", INDEX, index()),
         ):
             self.files[file] = write_parts(self.folder / file, dtype, documents, parts)
-        names = (raw(_mapped(f"{stem}.names", np.dtype(np.uint8))) for stem in stems)
+        names = (raw(mapped_file(f"{stem}.names", np.dtype(np.uint8))) for stem in stems)
         self.files[f"{name}.names"] = replace_file(self.folder / f"{name}.names", names)
         all_names = self.request.names
         sources = all_names if source is None else all_names[source : source + 1]

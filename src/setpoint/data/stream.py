@@ -10,28 +10,19 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
-from itertools import pairwise
-from math import nextafter
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import numpy as np
 
-from setpoint.config import SetpointError, plural
-from setpoint.data.config import Data
-from setpoint.data.corpus import Corpus, build_corpus, files_digest
+from setpoint.config import SetpointError
+from setpoint.data.corpus import files_digest
 from setpoint.data.document import DataIdentity, Document, FileRecord, Place, StreamSource
 from setpoint.data.order import shuffled
-from setpoint.data.reading import DocumentFilter, duplicate_name, split_position
+from setpoint.data.reading import DocumentFilter, split_position
 from setpoint.data.sources.config import SourceConfig
 from setpoint.data.tokenizer import Tokenizer
-from setpoint.shapes.protocols import Work, no_work
-
-SAMPLED = 10_000
-"""Documents at the start of a stream that are read for validation."""
-SAMPLED_BYTES = 1 << 26
-"""Bytes after which no more of these documents are read."""
 
 
 class Spot(NamedTuple):
@@ -338,77 +329,3 @@ class StreamReader:
             self.blocks[place].waiting.discard(lane)
             if not self.blocks[place].waiting:
                 del self.blocks[place]
-
-
-def open_streams(config: Data, tokenizer: Tokenizer) -> list[Stream]:
-    """Open the streamed sources.
-
-    Raises:
-        SetpointError: files are missing, or a source cannot be opened.
-    """
-    streams: list[Stream] = []
-    for index, section in enumerate(config.sources):
-        if not section.is_streamed:
-            continue
-        where = f"data.sources.{index}"
-        source = cast(StreamSource, section.build(where=where))
-        streams.append(
-            Stream(
-                section=section,
-                where=where,
-                source=source,
-                parts=tuple(source.parts()),
-                tokenizer=tokenizer,
-                held_out=0.0 if config.validation else config.held_out,
-                buffer=config.shuffle_buffer,
-                shuffle=config.shuffle,
-            )
-        )
-    return streams
-
-
-def hold_out(
-    streams: Sequence[Stream], tokenizer: Tokenizer, show: Work = no_work
-) -> tuple[list[Stream], Corpus]:
-    """Hold out a fraction of the documents by hash; those among the first ones are for validation.
-
-    If no hash of the first documents is below the fraction, the lowest one is held out.
-
-    Returns:
-        the streams without held-out documents, and the validation corpus.
-
-    Raises:
-        SetpointError: there are fewer than two documents, or one cannot be read.
-    """
-    documents: list[Document] = []
-    lowest: tuple[float, int, Document] | None = None
-    read, share = 0, streams[0].held_out
-    for index, stream in enumerate(streams):
-        size = 0
-        for number, (document, _) in enumerate(stream.both_sides(range(len(stream.parts)))):
-            if number == SAMPLED or size >= SAMPLED_BYTES:
-                break
-            read, size = read + 1, size + document.size
-            position = split_position(document.name)
-            if position < share:
-                documents.append(document)
-            if lowest is None or position < lowest[0]:
-                lowest = position, index, document
-            show("reading documents to hold out", read, None)
-    if lowest is None or read < 2:
-        raise SetpointError(
-            f"data.held_out: {share:g} cannot be held out of {plural(read, 'streamed document')}.\n"
-            "Valid: more documents, data.validation, or data.held_out = 0 with evaluation = null."
-        )
-    trained = list(streams)
-    if not documents:
-        position, index, document = lowest
-        documents = [document]
-        trained[index] = replace(streams[index], held_out=nextafter(position, 1.0))
-    documents.sort(key=lambda document: split_position(document.name))
-    for before, after in pairwise(documents):
-        if before.name == after.name:
-            raise duplicate_name("data.sources", after.name)
-    names = [stream.name for stream in streams]
-    corpus = build_corpus(documents, tokenizer, side="held_out", sources=names, show=show)
-    return trained, corpus

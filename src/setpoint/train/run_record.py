@@ -15,8 +15,8 @@ from setpoint.config import ORIGINS, RunError, SetpointError, cautions_of, finge
 from setpoint.config.draft.walk import dropped_values, overridden
 from setpoint.config.words.names import within
 from setpoint.data.document import DataIdentity
+from setpoint.data.prepare import outdated_inputs
 from setpoint.data.reading import requests_of
-from setpoint.data.sides import outdated_inputs
 from setpoint.data.token_store import changed_names, read_inputs
 from setpoint.files.atomic import write_text
 from setpoint.report.goodput import dropped

@@ -11,7 +11,7 @@ import pytest
 
 from setpoint.config import RunError
 from setpoint.data.order import EpochCursor
-from setpoint.data.sides import workers_of
+from setpoint.data.prepare import workers_of
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.evaluation.scores import evaluate

@@ -9,7 +9,7 @@ from setpoint.config import ConfigError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of, verify
 from setpoint.data.config import BYTES_VOCABULARY, Bytes, Data, HuggingFace, Prepare
-from setpoint.data.sides import prepare_all
+from setpoint.data.prepare import prepare_all
 from setpoint.data.sources.config import Random
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.model.attention.selection import BACKENDS
