@@ -112,8 +112,8 @@ BREAKS = [
     # Data.
     Break(
         "data/rows.py",
-        "inputs, targets = windows[:, :-1].copy(), windows[:, 1:].copy()",
-        "inputs, targets = windows[:, :-1].copy(), windows[:, :-1].copy()",
+        "return windows[:, :-1].copy(), windows[:, 1:].copy()",
+        "return windows[:, :-1].copy(), windows[:, :-1].copy()",
         "data train/test_loop.py",
     ),
     Break("data/rows.py", "targets[~valid] = IGNORE_INDEX", "targets[:0] = IGNORE_INDEX", "data"),

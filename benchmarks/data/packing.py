@@ -27,9 +27,9 @@ from setpoint.config import resolve
 from setpoint.data.config import Packing
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
+from setpoint.data.order import Sampler
 from setpoint.data.packing import Packer, build_packed
 from setpoint.data.rows import DocumentRows
-from setpoint.data.sampler import Sampler
 from setpoint.memory.host_memory import retain_freed_memory
 from setpoint.shapes.batch import IGNORE_INDEX
 

@@ -18,9 +18,9 @@ from setpoint.data.corpus import Corpus, build_corpus
 from setpoint.data.document import Document
 from setpoint.data.lanes import build_streamed
 from setpoint.data.loader import Feed
+from setpoint.data.order import Cursor, MixtureSchedule, Sampler, Shares, merged_state, shares_of
 from setpoint.data.packing import build_packed
 from setpoint.data.rows import MixedSequences, RowOrder, Sequences, training_rows
-from setpoint.data.sampler import Cursor, MixtureSchedule, Sampler, Shares, merged_state, shares_of
 from setpoint.data.sides import open_streams
 from setpoint.data.sources.config import Text
 from setpoint.data.tokenizer import ByteTokenizer

@@ -28,7 +28,7 @@ from setpoint.data.corpus import Corpus
 from setpoint.data.document import FileRecord
 from setpoint.data.loader import Feed
 from setpoint.data.rows import RowOrder
-from setpoint.data.sampler import Sampler
+from setpoint.data.order import Sampler
 from setpoint.data.corpus import PieceRow
 from setpoint.data.rows import training_rows
 from setpoint.shapes.batch import Count

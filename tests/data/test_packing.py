@@ -7,9 +7,9 @@ from hypothesis import strategies as st
 
 from setpoint.config import SetpointError, resolve
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus, build_corpus
+from setpoint.data.corpus import Corpus, Parts, build_corpus
 from setpoint.data.document import Document
-from setpoint.data.order import Parts
+from setpoint.data.order import MixedRows, Sampler
 from setpoint.data.packing import (
     COUNTED_GROUPS,
     Packer,
@@ -19,8 +19,7 @@ from setpoint.data.packing import (
     pieces_of,
     require_pieces,
 )
-from setpoint.data.rows import Cut, DocumentRows, MixedRows, MixedSequences, cut_rows, training_rows
-from setpoint.data.sampler import Sampler
+from setpoint.data.rows import Cut, DocumentRows, MixedSequences, cut_rows, training_rows
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX
 

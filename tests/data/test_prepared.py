@@ -20,6 +20,7 @@ import pytest
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.data import prepare
 from setpoint.data import token_store as store
+from setpoint.data import workers as tasks
 from setpoint.data.config import Data, HuggingFace, Prepare, TokenIds
 from setpoint.data.corpus import Corpus, PieceRow, gather, slices
 from setpoint.data.document import Document
@@ -341,7 +342,7 @@ def test_a_full_disk_is_an_error_and_leaves_nothing_half(
     data = data_of(tmp_path, [SMALL])
     with monkeypatch.context() as patch:
         patch.setattr(store, "write_file", full)
-        patch.setattr(prepare, "write_file", full)
+        patch.setattr(tasks, "write_file", full)
         with pytest.raises(
             RunError,
             match=r"data.prepare.folder: .*: No space left on device \(.* MB are free\).*kept",

@@ -20,9 +20,9 @@ from setpoint.data.config import Packing
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
+from setpoint.data.order import MixtureSchedule, Sampler, Shares, planned_rows, shares_of
 from setpoint.data.packing import Packer, build_packed
 from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, training_rows
-from setpoint.data.sampler import MixtureSchedule, Sampler, Shares, planned_rows, shares_of
 from setpoint.data.sides import read_sides
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Count

@@ -19,10 +19,9 @@ from setpoint.data.config import Data, Mixture, Packing, WorkerOptions
 from setpoint.data.document import Document, FileRecord, Place, Placed
 from setpoint.data.lanes import LEAST_AHEAD, Ahead, LaneCursor, build_streamed
 from setpoint.data.loader import Feed
-from setpoint.data.order import shuffled
+from setpoint.data.order import Sampler, describe_position, merged_state, shuffled
 from setpoint.data.reading import split_position
 from setpoint.data.rows import DocumentRows
-from setpoint.data.sampler import Sampler, describe_position, merged_state
 from setpoint.data.sides import hold_out, open_streams
 from setpoint.data.sources.config import Filter, HubDataset, Random, Text
 from setpoint.data.stream import Stream

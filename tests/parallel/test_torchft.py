@@ -18,8 +18,8 @@ from setpoint.config import ConfigError
 from setpoint.data.corpus import build_corpus
 from setpoint.data.document import Document
 from setpoint.data.loader import Feed
+from setpoint.data.order import Sampler
 from setpoint.data.rows import RowOrder, training_rows
-from setpoint.data.sampler import Sampler
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.parallel.config import TorchFT
 from setpoint.parallel.replica_groups import ReplicaGroups

@@ -407,3 +407,67 @@ def files_digest(tokenizer_name: str, files: Sequence[FileRecord]) -> str:
         name = file.name.encode("utf-8", "surrogateescape")
         digest.update(f"{len(name)} {file.size} {file.sha256} ".encode() + name + b"\n")
     return digest.hexdigest()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Parts:
+    """Rows as concatenations of parts of documents.
+
+    Arguments:
+        starts: (P,) offset of the first input token of each part; targets are shifted by one.
+        lengths: (P,) number of input tokens.
+        ends: (B,) index after the last part of each row.
+        tokens: for streamed rows, the array to which `starts` refer; None: the array of the corpus.
+        names: (P,) document names, for streamed rows.
+    """
+
+    starts: Ints
+    lengths: Ints
+    ends: Ints
+    tokens: TokenArray | None = None
+    names: tuple[str, ...] = ()
+
+    def __len__(self) -> int:
+        return len(self.ends)
+
+    def __getitem__(self, key: slice) -> Parts:
+        start, stop, _ = key.indices(len(self))
+        first = int(self.ends[start - 1]) if start else 0
+        last = int(self.ends[stop - 1]) if stop > start else first
+        ends = self.ends[start : max(stop, start)] - first
+        starts, lengths = self.starts[first:last], self.lengths[first:last]
+        if self.tokens is None:
+            return Parts(starts, lengths, ends)
+        low, high = (int(starts[0]), int(starts[-1] + lengths[-1]) + 1) if len(starts) else (0, 0)
+        return Parts(starts - low, lengths, ends, self.tokens[low:high], self.names[first:last])
+
+    @property
+    def token_count(self) -> int:
+        """Number of input tokens."""
+        return int(self.lengths.sum())
+
+    def pick(self, rows: Ints) -> Parts:
+        """Select rows by number."""
+        return Parts.joined([self[row : row + 1] for row in rows.tolist()])
+
+    @classmethod
+    def joined(cls, parts: Sequence[Parts]) -> Parts:
+        """Concatenate rows."""
+        if len(parts) == 1:
+            return parts[0]
+        none = np.empty(0, np.int64)
+        before = np.cumsum([0, *(len(part.starts) for part in parts)]).tolist()
+        starts = [part.starts for part in parts]
+        tokens = None
+        if parts and parts[0].tokens is not None:
+            arrays = [part.tokens for part in parts if part.tokens is not None]
+            token_offsets = np.cumsum([0, *map(len, arrays)]).tolist()
+            starts = [offsets + more for offsets, more in zip(starts, token_offsets, strict=False)]
+            tokens = np.concatenate(arrays)
+        return cls(
+            np.concatenate([none, *starts]),
+            np.concatenate([none, *(part.lengths for part in parts)]),
+            np.concatenate([none, *(p.ends + n for p, n in zip(parts, before, strict=False))]),
+            tokens,
+            tuple(name for part in parts for name in part.names),
+        )

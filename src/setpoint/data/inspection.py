@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from setpoint.data.corpus import Corpus
-from setpoint.data.rows import Rows, Sequences
+from setpoint.data.order import Rows
+from setpoint.data.rows import Sequences
 from setpoint.data.tokenizer import Tokenizer
 from setpoint.data.vocabulary import ChatFacts
 from setpoint.shapes.batch import IGNORE_INDEX

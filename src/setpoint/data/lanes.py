@@ -22,9 +22,9 @@ import numpy as np
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.corpus import Corpus, Ints, build_corpus, encoded
+from setpoint.data.corpus import Corpus, Ints, Parts, build_corpus, encoded
 from setpoint.data.document import Document
-from setpoint.data.order import Deal, Parts
+from setpoint.data.order import Deal
 from setpoint.data.packing import Packer, pieces_of
 from setpoint.data.rows import DocumentRows
 from setpoint.data.stream import Found, LanePosition, Spot, Stream, StreamBlock, StreamReader

@@ -27,8 +27,8 @@ from torch.utils.data import DataLoader, Dataset
 
 from setpoint.config import RunError, SetpointError
 from setpoint.data.config import WorkerOptions
-from setpoint.data.rows import DocumentRows, Rows, Sequences
-from setpoint.data.sampler import Sampler
+from setpoint.data.order import Rows, Sampler
+from setpoint.data.rows import DocumentRows, Sequences
 from setpoint.shapes.batch import (
     IGNORE_INDEX,
     TENSORS,
@@ -454,9 +454,6 @@ class Feed:
         data_rank, data_size: rank and number of the data-parallel processes.
         divides: whether `divide` will be called, so that this rank may take any rows of a step.
         loader: options of worker processes; by default there are none.
-
-    Raises:
-        SetpointError: a number is out of range.
     """
 
     def __init__(
@@ -472,13 +469,6 @@ class Feed:
         divides: bool = False,
         loader: WorkerOptions = NO_WORKERS,
     ) -> None:
-        for name, value in (("micro_size", micro_size), ("accumulation", accumulation)):
-            if value < 1:
-                raise SetpointError(f"batch.{name}: {value} is below 1.\nValid: 1 or more.")
-        if not 0 <= data_rank < data_size:
-            raise SetpointError(
-                f"rank {data_rank} is not one of {data_size}.\nValid: 0 to {data_size - 1}."
-            )
         self.sequences = sequences
         self.sampler = sampler
         self.count = count
@@ -636,9 +626,6 @@ class EvaluationFeed:
         micro_size: B, sequences in a batch of one rank; the last batch of a text may be smaller.
         data_rank, data_size: rank and number of the data-parallel processes.
         loader: options of worker processes; by default there are none.
-
-    Raises:
-        SetpointError: a number is below 1.
     """
 
     def __init__(
@@ -650,12 +637,6 @@ class EvaluationFeed:
         data_size: int = 1,
         loader: WorkerOptions = NO_WORKERS,
     ) -> None:
-        for name, value in (
-            ("batch.micro_size", micro_size),
-            *(("evaluation sequences", limit) for _, limit in texts.values()),
-        ):
-            if value is not None and value < 1:
-                raise SetpointError(f"{name}: {value} is below 1.\nValid: 1 or more.")
         self.texts = _Texts({name: sequences for name, (sequences, _) in texts.items()})
         self.available = {name: len(sequences) for name, (sequences, _) in texts.items()}
         """Sequences that each data set has."""

@@ -10,8 +10,8 @@ import numpy.typing as npt
 
 from setpoint.config import SetpointError
 from setpoint.data.config import Packing
-from setpoint.data.corpus import LOOKED_AT, Corpus, Ints
-from setpoint.data.order import EpochCursor, Parts, shuffled
+from setpoint.data.corpus import LOOKED_AT, Corpus, Ints, Parts
+from setpoint.data.order import EpochCursor, shuffled
 from setpoint.data.rows import DocumentRows, cut_rows
 
 COUNTED_GROUPS = 32

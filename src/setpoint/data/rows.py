@@ -7,7 +7,6 @@ A row is a list of parts: offset in the corpus and length. Rows of concatenated 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,13 @@ import numpy.typing as npt
 import torch
 
 from setpoint.config import SetpointError, plural
-from setpoint.data.corpus import Corpus, Ints, TokenRow, gather, slices
+from setpoint.data.corpus import Corpus, Ints, Parts, TokenRow, gather, slices
 from setpoint.data.document import DataIdentity
-from setpoint.data.order import EpochCursor, Parts, shuffled
+from setpoint.data.order import EpochCursor, MixedRows, shuffled
 from setpoint.shapes.batch import IGNORE_INDEX, PADDING, TENSORS, Batch, Lengths
 
 NAMED = 4
 """Documents that a message lists."""
-
-Rows = Any
-"""Row numbers, `Parts` or `MixedRows`, depending on the sequences; sliceable."""
 
 
 class Cut:
@@ -41,7 +37,7 @@ class Cut:
         order: (documents,) order of the documents; None: corpus order.
 
     Raises:
-        SetpointError: the text is shorter than one row, or the length is below 1.
+        SetpointError: the text is shorter than one row.
     """
 
     def __init__(
@@ -54,8 +50,6 @@ class Cut:
         divided: bool = False,
         order: Ints | None = None,
     ) -> None:
-        if length < 1:
-            raise SetpointError(f"batch.sequence_length: {length} is below 1.\nValid: 1 or more.")
         self.corpus, self.length, self.stride = corpus, length, stride
         self.is_plain = order is None and corpus.trained is None and not divided
         self.total = len(corpus.tokens) - 1
@@ -399,34 +393,6 @@ class RowOrder(EpochCursor):
     def passed(self, epoch: int, group: int, row: int) -> int:
         """See `EpochCursor.passed`."""
         return group * PART + row
-
-
-@dataclass(frozen=True, slots=True)
-class MixedRows:
-    """Rows of several sources, in the order of the sampler.
-
-    Arguments:
-        source: (B,) index of the source of each row.
-        parts: rows of each source, in order.
-    """
-
-    source: Ints
-    parts: tuple[Parts, ...]
-
-    def __len__(self) -> int:
-        return len(self.source)
-
-    def __getitem__(self, key: slice) -> MixedRows:
-        parts = zip(self.parts, self.spans(self.source, key, len(self.parts)), strict=True)
-        return MixedRows(self.source[key], tuple(rows[span] for rows, span in parts))
-
-    @staticmethod
-    def spans(source: Ints, key: slice, sources: int) -> list[slice]:
-        """Slices of each source's rows that correspond to a slice of all rows."""
-        start, stop, _ = key.indices(len(source))
-        before = np.bincount(source[:start], minlength=sources)
-        until = np.bincount(source[:stop], minlength=sources)
-        return [slice(a, b) for a, b in zip(before.tolist(), until.tolist(), strict=True)]
 
 
 class MixedSequences:

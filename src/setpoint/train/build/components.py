@@ -19,8 +19,8 @@ from setpoint.config import SetpointError, plural
 from setpoint.data.corpus import Corpus
 from setpoint.data.document import DataIdentity
 from setpoint.data.loader import EvaluationFeed, Feed
+from setpoint.data.order import Sampler, merged_state
 from setpoint.data.rows import DocumentRows, Sequences, cut_rows
-from setpoint.data.sampler import Sampler, merged_state
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizer import Tokenizer
 from setpoint.model.build import materialize, move_buffers, skeleton

@@ -11,9 +11,7 @@ import numpy as np
 from setpoint.config import SetpointError, plural
 from setpoint.data.corpus import Corpus
 from setpoint.data.lanes import DataRanks, build_streamed
-from setpoint.data.packing import build_packed, evaluation_rows
-from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, Sequences, training_rows
-from setpoint.data.sampler import (
+from setpoint.data.order import (
     Cursor,
     MixtureSchedule,
     Sampler,
@@ -22,6 +20,8 @@ from setpoint.data.sampler import (
     planned_rows,
     shares_of,
 )
+from setpoint.data.packing import build_packed, evaluation_rows
+from setpoint.data.rows import DocumentRows, MixedSequences, RowOrder, Sequences, training_rows
 from setpoint.data.sides import named_corpus
 from setpoint.data.stream import Stream
 from setpoint.model.config import marks_padding
