@@ -310,7 +310,7 @@ BREAKS = [
         "train/test_warm_start.py",
     ),
     Break(
-        "model/pretrained/read_tensor.py",
+        "model/pretrained/fill.py",
         "ranges[part.dim] = (part.start, part.start + (part.length or 1))",
         "ranges[part.dim] = (0, part.length or 1)",
         "cli/test_checkpoint.py",

@@ -17,7 +17,7 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.resolving.checks import verify
 from setpoint.files.tensor_header import TensorInfo
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.model.huggingface import model_files
+from setpoint.model.huggingface import builder
 from setpoint.model.huggingface.architecture import Unfit
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
@@ -297,7 +297,7 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
     whole = file.read_bytes()
     made = build_components(job(tmp_path, f"model.pretrained={folder}"))
     assert str(folder) not in Path("/proc/self/maps").read_text()
-    size, listing = file.stat().st_size, model_files.dense_tensors
+    size, listing = file.stat().st_size, builder.dense_tensors
 
     def shortened(directory: Path) -> dict[str, TensorInfo]:
         found = listing(directory)
@@ -305,7 +305,7 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
         return found
 
     with monkeypatch.context() as patch:
-        patch.setattr(model_files, "dense_tensors", shortened)
+        patch.setattr(builder, "dense_tensors", shortened)
         with pytest.raises(RunError, match=f"{file} is damaged: it was truncated while it was"):
             build_components(job(tmp_path, f"model.pretrained={folder}"))
     del made

@@ -10,6 +10,7 @@ from torch import nn
 
 from setpoint.config import RunError, SetpointError, resolve
 from setpoint.model import load_pretrained
+from setpoint.model.huggingface.builder import load_from
 from setpoint.shapes.batch import WHOLE, Batch
 from setpoint.train.build.components import build_components
 from setpoint.train.embedding_noise import EmbeddingNoise, noise_alpha
@@ -100,7 +101,7 @@ def test_noise_is_added_to_the_embeddings_that_transformers_scales(
         section = model.config
     else:
         model = section.build(vocab_size=VOCAB)
-        model.load_from(tmp_path / "weights")
+        load_from(model, tmp_path / "weights")
     draft = section.evolve()
     draft.embedding_noise = ALPHA
     noise = EmbeddingNoise(noise_alpha(resolve(draft)), 7, model, torch.device("cpu"), WHOLE)

@@ -25,6 +25,7 @@ from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
 from setpoint.model.build import move_buffers
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
+from setpoint.model.huggingface.builder import load_from
 from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.config_json import read_config
@@ -216,7 +217,7 @@ def _load_hugging_face(
 ) -> nn.Module:
     if isinstance(job.model, HuggingFaceConfig):
         model = job.model.build(vocab_size=tokens)
-        read_whole(model, partial(model.load_from, place.directory), given["broadcast"])
+        read_whole(model, partial(load_from, model, place.directory), given["broadcast"])
         model = model.to(device=given["device"], dtype=given["dtype"])
         given["divide"](model)
         return model

@@ -13,8 +13,7 @@ from setpoint.model import load_pretrained
 from setpoint.model.build import skeleton
 from setpoint.model.moe.config import MoE, SigmoidTopK
 from setpoint.model.pretrained.config_json import read_config
-from setpoint.model.pretrained.fill import Weights, weights_of
-from setpoint.model.pretrained.read_tensor import FileTensor
+from setpoint.model.pretrained.fill import FileTensor, Weights, weights_of
 
 from .ours import directory, model
 

@@ -15,9 +15,9 @@ from setpoint.config import SetpointError, verify
 from setpoint.config.draft.walk import to_minimal
 from setpoint.model import config_from_pretrained, load_pretrained
 from setpoint.model.build import skeleton
+from setpoint.model.pretrained.fill import TensorReader
 from setpoint.model.pretrained.load import start_weights
 from setpoint.model.pretrained.locate import locate, locate_here
-from setpoint.model.pretrained.read_tensor import TensorReader
 from setpoint.plan.preflight import preflight
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job

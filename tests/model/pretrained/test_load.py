@@ -18,7 +18,7 @@ from setpoint.model import load_pretrained, save_pretrained
 from setpoint.model.build import skeleton
 from setpoint.model.moe.config import MoE
 from setpoint.model.parameters import count_parameters_of
-from setpoint.model.pretrained import load, read_tensor
+from setpoint.model.pretrained import fill, load
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.fill import Weights
@@ -226,7 +226,7 @@ def test_quantized_files_are_never_dense_as_a_whole(
 ) -> None:
     folder = directory(tmp_path, dim=128, heads=4, ffn_dim=256, layers=6, vocab_size=500)
     quantize_files(folder, KEPT["fp8"])
-    monkeypatch.setattr(read_tensor, "AT_ONCE", 2**12)
+    monkeypatch.setattr(fill, "AT_ONCE", 2**12)
     config = resolve(read_config(folder)[0].evolve(pretrained=str(folder)))
     model: Any = skeleton(config, 500)
     if keeps:

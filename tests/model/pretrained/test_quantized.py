@@ -19,10 +19,10 @@ from setpoint.model import config_from_pretrained, load_pretrained, save_pretrai
 from setpoint.model.build import skeleton
 from setpoint.model.huggingface.builder import check_weights
 from setpoint.model.moe.config import MoE
-from setpoint.model.pretrained import read_tensor
+from setpoint.model.pretrained import fill
 from setpoint.model.pretrained.config_json import check_directory, read_config
+from setpoint.model.pretrained.fill import FileTensor, TensorReader
 from setpoint.model.pretrained.load import start_from
-from setpoint.model.pretrained.read_tensor import FileTensor, TensorReader
 from setpoint.model.pretrained.tensor_files import dense_tensors
 from setpoint.shapes.placed import as_placed
 from setpoint.shapes.stored import stored_weights
@@ -41,7 +41,7 @@ SIZES: dict[str, Any] = {"dim": 64, "heads": 4, "ffn_dim": 96}
 @pytest.fixture
 def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make a few rows dense at a time."""
-    monkeypatch.setattr(read_tensor, "AT_ONCE", 1000)
+    monkeypatch.setattr(fill, "AT_ONCE", 1000)
 
 
 @pytest.mark.parametrize("name", FORMATS)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 NAME: Final = "setpoint"
 """Name of the attention in transformers."""
 
+ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
+"""Layer types whose only state is keys and values."""
+
 SCORES = 4.0
 """Standard deviation of scores in trial runs of attention."""
 AGREES = 1e-5

@@ -1,11 +1,10 @@
-"""A causal language model from transformers: forward pass, documents in rows, logits, weights."""
+"""A causal language model from transformers: forward pass, documents in rows, logits."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
@@ -17,6 +16,7 @@ from setpoint.model.attention.backends import RowLayout
 from setpoint.model.huggingface import model_parallel
 from setpoint.model.huggingface.architecture import Unfit
 from setpoint.model.huggingface.attention_interface import (
+    ATTENDING,
     NAME,
     AttentionInputs,
     TextCache,
@@ -25,7 +25,6 @@ from setpoint.model.huggingface.attention_interface import (
     positions_in,
     unpack_rows,
 )
-from setpoint.model.huggingface.model_files import Sources, read_model
 from setpoint.model.huggingface.model_parallel import decoder_of
 from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
@@ -38,7 +37,7 @@ if TYPE_CHECKING:
     from setpoint.model.moe.dispatch import TokenDispatcher
     from setpoint.shapes.batch import ContextGroups, Lengths
     from setpoint.shapes.protocols import ExpertPart
-    from setpoint.shapes.stored import Coded
+    from setpoint.shapes.stored import Coded, HasCoded
 
 Isolation = Literal["mask", "positions", "rows"]
 """Method of isolating documents of a row; see `HuggingFaceModel`."""
@@ -48,9 +47,6 @@ ISOLATED = 1e-4
 
 LEAK = 0.01
 """Tolerated effect of a token on other documents, relative to that in its own."""
-
-ATTENDING = frozenset({"full_attention", "sliding_attention", "chunked_attention"})
-"""Layer types whose only state is keys and values."""
 
 COEFFICIENTS = ("router_aux_loss_coef", "aux_loss_coef")
 """Keys of the coefficient of the load-balancing loss."""
@@ -84,9 +80,9 @@ class HuggingFaceModel(nn.Module):
         """Ranks that divide sequences with this one; None: sequences are whole."""
         self.is_part = False
         """True for a pipeline stage."""
-        self.sources: Sources | None = None
+        self.sources: HasCoded | None = None
         """Files of its weights; None without."""
-        self._set_model(model)
+        self.set_model(model)
         self.balances = bool(getattr(self._hf_config, "output_router_logits", False))
         self.balance_weight = self._balance_weight() if self.balances else 0.0
 
@@ -127,7 +123,8 @@ class HuggingFaceModel(nn.Module):
         """Name of the attention implementation in transformers."""
         return self._hf_config._attn_implementation
 
-    def _set_model(self, model: nn.Module) -> None:
+    def set_model(self, model: nn.Module) -> None:
+        """Replace the model by another of its class."""
         self.model = model
         if self.logits is not None:
             self.logits = read_logits(model)
@@ -527,15 +524,6 @@ class HuggingFaceModel(nn.Module):
     def _resize(self, tokens: int) -> None:
         model: Any = self.model
         model.resize_token_embeddings(tokens, mean_resizing=False)
-
-    def load_from(self, directory: Path) -> None:
-        """Load the weights of a Hugging Face directory."""
-        kind, keys, training = type(self.model), self._hf_config, self.model.training
-        dtype = next(self.model.parameters()).dtype
-        # The current model is freed before the other is built.
-        self.model = nn.Identity()
-        self._set_model(read_model(kind, directory, keys, dtype).train(training))
-        self.sources = Sources(self.model, directory)
 
     def coded(self, weight: str) -> Iterator[Sequence[Coded]] | None:
         """See `setpoint.shapes.stored.HasCoded`."""

@@ -1,10 +1,10 @@
-"""Parallelism of transformers models: tensor plans, pipeline stages, and experts."""
+"""Parallelism of transformers models: tensor plans, pipeline stages, experts, and their limits."""
 
 from __future__ import annotations
 
 import copy
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache
 from inspect import unwrap
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.model.huggingface.attention_interface import ATTENDING, NAME
 from setpoint.model.moe.dispatch import TensorParallelDispatcher
 from setpoint.model.moe.experts import Assignments, assign, gather, row_groups, spread, sum_choices
 from setpoint.model.parameters import LAYER, part_names
@@ -21,6 +22,7 @@ from setpoint.shapes.stored import CHILD
 
 if TYPE_CHECKING:
     from setpoint.model.moe.dispatch import TokenDispatcher
+    from setpoint.parallel.config import Parallel
     from setpoint.shapes.peers import Peers
 
 M = TypeVar("M", bound=nn.Module)
@@ -412,3 +414,125 @@ class _Experts:
         index = row_groups(len(rows), ends)
         above: Any = super()
         return above.forward(rows, index.unsqueeze(1), weights).to(rows.dtype)
+
+
+# Checks before training.
+
+
+class Undivided(NamedTuple):
+    """A field of `parallel` along which a model cannot be divided."""
+
+    field: str
+    why: str
+
+
+def undivided(hf: Any, parallel: Parallel) -> Iterator[Undivided]:
+    """Axes along which a model cannot be divided.
+
+    Arguments:
+        hf: a `HuggingFaceModel` on the meta device, with the job's adapter.
+    """
+    model: Any = hf.model
+    kind = type(model).__name__
+    degrees = parallel.degrees
+    if degrees["tensor"] > 1:
+        yield from _undivided_matrices(model, degrees["tensor"])
+    if degrees["pipeline"] > 1:
+        try:
+            parts = parts_of(model)
+            if parallel.pipelining.split is None:
+                yield from _too_many_stages(kind, parts, parallel)
+        except SetpointError as error:
+            yield Undivided("pipeline", _reason(error))
+        if hf.logits is None:
+            why = f"the output matrix of {kind} has a bias"
+            yield Undivided("pipeline", why)
+    for axis in ("ring", "ulysses"):
+        if degrees[axis] > 1:
+            yield from _undivided_sequences(hf, axis, degrees)
+    if parallel.divides_experts:
+        yield from _undivided_experts(model, parallel)
+
+
+def _too_many_stages(kind: str, parts: list[str], parallel: Parallel) -> Iterator[Undivided]:
+    ranks = parallel.degrees["pipeline"]
+    count = parallel.pipelining.stages(ranks)
+    if count > len(parts):
+        stages = count // ranks
+        total = f"{ranks} ranks with {stages} stages each = {count}" if stages > 1 else f"{count}"
+        why = f"{total} stages exceed the {len(parts)} parts of {kind}: the embedding, "
+        yield Undivided("pipeline", f"{why}{len(parts) - 2} layers and the output")
+
+
+def _undivided_matrices(model: Any, size: int) -> Iterator[Undivided]:
+    try:
+        plan = tensor_plan(model)
+    except SetpointError as error:
+        yield Undivided("tensor", _reason(error))
+        return
+    for path, word in plan.items():
+        name, _, pieces = word.partition(" ")
+        module: Any = model.get_submodule(path.rpartition(".")[0] if name == "part" else path)
+        if pieces:
+            shared = "key-value " if path.endswith(("k_proj", "v_proj")) else ""
+            count, unit = int(pieces.partition("*")[0]), f"{shared}heads"
+        elif name == "column":
+            count, unit = module.out_features, "outputs"
+        elif name in ("row", "row_whole_input"):
+            count, unit = module.in_features, "inputs"
+        elif name == "part":
+            count, unit = module.get_parameter(path.rpartition(".")[2]).shape[0], "elements"
+        else:
+            continue
+        if count % size:
+            yield Undivided("tensor", f"{size} ranks cannot divide the {count} {unit} of {path}")
+            return
+    rows = model.config.get_text_config().vocab_size
+    if rows <= (size - 1) * -(-rows // size):
+        yield Undivided(
+            "tensor", f"{size} ranks leave none of the {rows} vocabulary rows for the last one"
+        )
+
+
+def _undivided_sequences(hf: Any, axis: str, degrees: Mapping[str, int]) -> Iterator[Undivided]:
+    keys: Any = hf.model.config
+    text = keys.get_text_config()
+    kind = type(hf.model).__name__
+    kinds = set(getattr(text, "layer_types", None) or ()) - ATTENDING - {"attention"}
+    if hf.attention != NAME or kinds:
+        cause = f"layers of {', '.join(sorted(kinds))}" if kinds else f"{hf.attention} attention"
+        yield Undivided(axis, f"{kind} needs whole sequences, because it has {cause}")
+    elif hf.balances:
+        yield Undivided(
+            axis, "model.overrides.output_router_logits = true needs the routers of whole sequences"
+        )
+    elif axis == "ring" and hf.demands.sinks:
+        yield Undivided(axis, f"{kind} has attention sinks, which a ring does not support")
+    elif axis == "ulysses":
+        heads = text.num_attention_heads // degrees["tensor"]
+        if heads % degrees[axis]:
+            why = f"{degrees[axis]} ranks cannot divide the {heads} heads of a rank"
+            yield Undivided(axis, why)
+
+
+def _undivided_experts(model: nn.Module, parallel: Parallel) -> Iterator[Undivided]:
+    ranks, inner = parallel.expert, parallel.expert_tensor
+    all_experts = experts_of(model)
+    kind = type(model).__name__
+    if not all_experts:
+        axis = "expert" if ranks > 1 else "expert_tensor"
+        yield Undivided(axis, f"{kind} has no packed experts")
+    for path, experts in all_experts:
+        count = next(experts.parameters()).shape[0]
+        if count % ranks:
+            yield Undivided("expert", f"{ranks} ranks cannot divide the {count} experts of {kind}")
+            return
+        why = why_no_width(path, experts, inner) if inner > 1 else None
+        if why is not None:
+            yield Undivided("expert_tensor", why)
+            return
+
+
+def _reason(error: SetpointError) -> str:
+    """The part of an error message between the field and the valid values."""
+    return str(error).partition(": ")[2].partition("\n")[0]

@@ -25,6 +25,7 @@ from setpoint.config import ImportedComponent, RunError, SetpointError
 from setpoint.files.atomic import Written, digest_file
 from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
+from setpoint.model.huggingface.builder import load_from
 from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.parameters import embedding_rows
 from setpoint.model.pretrained.config_json import (
@@ -36,7 +37,7 @@ from setpoint.model.pretrained.config_json import (
     vocabulary_of,
 )
 from setpoint.model.pretrained.convert import Family
-from setpoint.model.pretrained.fill import Growth, Weights, cast_in_turn, weights_of
+from setpoint.model.pretrained.fill import Growth, Weights, cast_in_turn, weight_dtype, weights_of
 from setpoint.model.pretrained.locate import (
     Place,
     description_of,
@@ -45,7 +46,6 @@ from setpoint.model.pretrained.locate import (
     require_no_adapter,
     tokenizer_of,
 )
-from setpoint.model.pretrained.read_tensor import weight_dtype
 from setpoint.model.pretrained.tensor_files import list_tensors
 from setpoint.model.pretrained.weight_names import Piece, require_depth
 from setpoint.shapes.peers import BroadcastReader
@@ -122,7 +122,7 @@ def fill_from(place: Place, model: nn.Module, config: ModelConfig) -> None:
         RunError: the files are damaged.
     """
     if isinstance(model, HuggingFaceModel):
-        load = partial(model.load_from, place.directory)
+        load = partial(load_from, model, place.directory)
         if place.is_checkpoint:
             load = partial(restore, place.directory, model, config)
         model.fill(load, vocabulary_of(place))

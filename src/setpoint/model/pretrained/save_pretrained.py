@@ -21,11 +21,12 @@ from setpoint.files.tensor_file import encode_one_by_one
 from setpoint.files.tensor_header import Shape
 from setpoint.model.build import skeleton
 from setpoint.model.config import LayerNormConfig, TransformerConfig
+from setpoint.model.huggingface.builder import write_model
 from setpoint.model.huggingface.language_model import HuggingFaceModel
-from setpoint.model.huggingface.model_files import write_model
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.families import GPT2
+from setpoint.model.pretrained.fill import TensorReader, weight_dtype
 from setpoint.model.pretrained.load import checkpoint_weights, is_built_in, load_pretrained
 from setpoint.model.pretrained.locate import (
     CONFIG,
@@ -37,7 +38,6 @@ from setpoint.model.pretrained.locate import (
     read_keys,
     tokenizer_of,
 )
-from setpoint.model.pretrained.read_tensor import TensorReader, weight_dtype
 from setpoint.model.pretrained.tensor_files import INDEX, SINGLE
 from setpoint.model.pretrained.weight_names import Piece, block, hf_shapes, pieces_of
 from setpoint.model.transformer import Transformer

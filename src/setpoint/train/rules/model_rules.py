@@ -315,7 +315,7 @@ def _quantization_problems(job: Job, model: nn.Module) -> Iterator[Problem]:
         sites_of,
         why_not_joined,
     )
-    from setpoint.model.huggingface.model_files import Sources
+    from setpoint.model.huggingface.builder import Sources
     from setpoint.model.pretrained.locate import locate_here
     from setpoint.train.build.job_parameters import trained_parameters
 

@@ -68,7 +68,7 @@ def family_problems(job: Job) -> Iterator[Problem]:
 
 def _undivided_family(job: Job, model: LanguageModel) -> Iterator[Problem]:
     """Find axes that cannot divide the model, with degrees that can."""
-    from setpoint.model.huggingface.builder import undivided
+    from setpoint.model.huggingface.model_parallel import undivided
     from setpoint.train.build.job_parameters import add_adapter
 
     try:
