@@ -15,7 +15,8 @@ from setpoint.config import SetpointError, resolve, verify
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import ExportTask
-from setpoint.model.pretrained.load import load_checkpoint, load_pretrained
+from setpoint.model.pretrained.load import load_model, load_pretrained
+from setpoint.model.pretrained.locate import Place
 from setpoint.plan.memory import update_memory
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
@@ -95,8 +96,8 @@ def test_a_run_resumes_bit_for_bit_with_noise_and_merges(tmp_path: Path) -> None
         assert job.adapter is not None
         add_adapter(job.adapter, job.model, model)
 
-    model = load_checkpoint(
-        saved, job.model, 257, device="cpu", dtype=torch.float32, prepare=prepare
+    model = load_model(
+        Place("", saved, True), job.model, 257, device="cpu", dtype=torch.float32, prepare=prepare
     )
     held, expected = model.state_dict(), read(load_directory(saved).tensors["model"])
     assert held.keys() == expected.keys()

@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -25,15 +24,12 @@ from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
 from setpoint.model.build import move_buffers
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.model.huggingface.builder import load_from
 from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import (
     is_built_in,
-    load_checkpoint,
-    load_huggingface,
-    read_whole,
+    load_model,
 )
 from setpoint.model.pretrained.locate import Place, tokenizer_of
 from setpoint.model.pretrained.save_pretrained import ends_of
@@ -187,7 +183,7 @@ def _load_checkpoint(
             given["divide"](model)
 
         more = {**given, "prepare": prepare, "divide": divide}
-        model = load_checkpoint(place.directory, job.model, vocab_size, **more)
+        model = load_model(place, job.model, vocab_size, **more)
         if job.merges_adapter and is_built_in(job.model):
             merge_all(model)
         return model
@@ -216,20 +212,15 @@ def _load_hugging_face(
     job: Inference, place: Place, tokens: int, given: Mapping[str, Any]
 ) -> nn.Module:
     if isinstance(job.model, HuggingFaceConfig):
-        model = job.model.build(vocab_size=tokens)
-        read_whole(model, partial(load_from, model, place.directory), given["broadcast"])
-        model = model.to(device=given["device"], dtype=given["dtype"])
-        given["divide"](model)
-        return model
-    config, family = read_config(place.directory)
-    rows = config.vocab_size
-    assert rows is not None and isinstance(job.model, TransformerConfig)
+        return load_model(place, job.model, tokens, **given)
+    rows = read_config(place.directory)[0].vocab_size
+    assert rows is not None
     if tokens > rows:
         raise SetpointError(
             f"tokenizer: it has {tokens} tokens, but the model in {place.directory} has {rows}; "
             f"it belongs to another model"
         )
-    return load_huggingface(place.directory, job.model, family, **given)
+    return load_model(place, job.model, rows, **given)
 
 
 def _whole_beside(checkpoint: Path) -> list[str]:

@@ -194,7 +194,7 @@ def test_parts_of_a_grown_matrix_are_those_of_the_whole(tmp_path: Path) -> None:
     found = start_weights(locate(str(weights)), model, job.model)  # pyright: ignore[reportArgumentType]
     whole = build_components(job).model.get_parameter("output.weight")
     for rows, columns in (((0, 320), (0, 32)), ((280, 300), (8, 24)), ((295, 320), (0, 32))):
-        box = found.box(TensorReader(), "output.weight", (rows, columns), torch.float32)
+        box = found.read(TensorReader(), "output.weight", torch.float32, (rows, columns))
         assert torch.equal(box, whole[slice(*rows), slice(*columns)])
 
 

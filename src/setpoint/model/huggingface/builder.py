@@ -297,8 +297,9 @@ def read_model(
     return model
 
 
-def load_from(hf: HuggingFaceModel, directory: Path) -> None:
-    """Load the weights of a Hugging Face directory into a model."""
+def load_from(hf: nn.Module, directory: Path) -> None:
+    """Load the weights of a Hugging Face directory into a `HuggingFaceModel`."""
+    assert isinstance(hf, HuggingFaceModel)
     kind, keys, training = type(hf.model), hf.model.config, hf.model.training
     dtype = next(hf.model.parameters()).dtype
     # The current model is freed before the other is built.

@@ -144,7 +144,11 @@ class Weights:
                 if any(part.is_meta for part in stored.parameters()):
                     materialize(stored, device, torch.float32)
                 for rows in stored.pieces(every=broadcast is not None):
-                    self._store(reader, plain_name(name), stored, rows)
+                    parts = self.parts_from_files(reader, plain_name(name), stored, rows)
+                    if parts is None:
+                        stored.put(self.read_rows(reader, plain_name(name), rows), rows[0])
+                    else:
+                        stored.take(parts, rows[0])
             for name, buffer in list(module.named_buffers()):
                 if plain_name(name) in self.pieces:
                     tensor = self._put(reader, name, buffer, device, buffer.dtype)
@@ -169,27 +173,18 @@ class Weights:
         """A new tensor in place of one on the meta device; None if one was filled in place."""
         name = plain_name(name)
         if target.is_meta:
-            return self._whole(reader, name, dtype or self._source(name).dtype, device)
+            return self.read(reader, name, dtype or self._source(name).dtype, device=device)
         shard = local_ranges(target) if reader.broadcast is None and target.ndim else None
         if shard is None:
-            put(target, self._whole(reader, name, target.dtype))
+            put(target, self.read(reader, name, target.dtype))
         else:
             self._fill_box(reader, name, *shard)
         return None
 
-    def _store(
+    def parts_from_files(
         self, reader: TensorReader, name: str, stored: Stored, rows: tuple[int, int]
-    ) -> None:
-        """Load a piece of a quantized weight, in the format of the files if possible."""
-        coded = self.coded_rows(reader, name, rows)
-        parts = None if coded is None else stored.parts_from(coded)
-        if parts is None:
-            stored.put(self.rows(reader, name, rows), rows[0])
-        else:
-            stored.take(parts, rows[0])
-
-    def coded_rows(self, reader: TensorReader, name: str, rows: tuple[int, int]) -> Coded | None:
-        """A quantized matrix, or an expert's, in the files; None if it is not quantized."""
+    ) -> dict[str, Tensor] | None:
+        """Parts of a matrix, or of an expert's, that the files quantize in the same format."""
         pieces = self.pieces[name]
         for piece in pieces:
             info = info_of(self.tensors[piece.hf_name])
@@ -197,38 +192,31 @@ class Weights:
             is_expert = piece[2:] == (Part(0, rows[0]), None, True) and rows[1] == rows[0] + 1
             if info.encoding is None or info.encoding.transposed or not (is_full or is_expert):
                 continue
-            return coded_of(info, reader)
+            return stored.parts_from(coded_of(info, reader))
         return None
 
-    def rows(self, reader: TensorReader, name: str, rows: tuple[int, int]) -> Tensor:
-        """Some rows of a tensor, in fp32 on the CPU."""
-        shape = self.shapes[name]
-        if rows == (0, shape[0]):
-            return self._whole(reader, name, torch.float32)
-        return self.box(reader, name, [rows, *((0, size) for size in shape[1:])], torch.float32)
-
-    def box(
-        self, reader: TensorReader, name: str, ranges: Sequence[tuple[int, int]], dtype: torch.dtype
-    ) -> Tensor:
-        """Read a box of a tensor, by the ranges of its dimensions, on the CPU."""
-        local = torch.empty([end - start for start, end in ranges], dtype=dtype)
-        self._fill_box(reader, name, local, ranges)
-        return local
-
-    def _whole(
+    def read(
         self,
         reader: TensorReader,
         name: str,
         dtype: torch.dtype,
+        ranges: Sequence[tuple[int, int]] | None = None,
         device: torch.device | str = "cpu",
     ) -> Tensor:
-        """Read a tensor."""
-        if self._is_stored(name):
+        """Read a tensor, or the box of it with these ranges of its dimensions."""
+        full = [(0, size) for size in self.shapes[name]]
+        box = full if ranges is None else [*ranges]
+        if box == full and self._is_stored(name):
             # The reader's own memory, to avoid a copy; no other piece is cut from it.
             return reader.read(self._source(name)).to(device=device, dtype=dtype)
-        full = torch.empty(self.shapes[name], dtype=dtype, device=device)
-        self._fill_box(reader, name, full, [(0, size) for size in full.shape])
-        return full
+        local = torch.empty([end - start for start, end in box], dtype=dtype, device=device)
+        self._fill_box(reader, name, local, box)
+        return local
+
+    def read_rows(self, reader: TensorReader, name: str, rows: tuple[int, int]) -> Tensor:
+        """Read some rows of a tensor, in fp32 on the CPU."""
+        others = ((0, size) for size in self.shapes[name][1:])
+        return self.read(reader, name, torch.float32, [rows, *others])
 
     def _source(self, name: str) -> Tensor | Placeable:
         return self.tensors[self.pieces[name][0].hf_name]
@@ -312,7 +300,7 @@ class Frozen(Placeable):
 
     def box(self, offset: Sequence[int], shape: Sequence[int]) -> Tensor:
         ranges = [(start, start + size) for start, size in zip(offset, shape, strict=True)]
-        values = self.weights.box(TensorReader(), self.name, ranges, dtype_named(self.dtypes[0]))
+        values = self.weights.read(TensorReader(), self.name, dtype_named(self.dtypes[0]), ranges)
         return cast_in_turn(values, self.dtypes[1:])
 
 
@@ -353,13 +341,9 @@ class Requantized(Placeable):
         if any(weight != name for weight, _ in self.last):
             self.last.clear()
         if key not in self.last:
-            stored: Stored = self.part.module
-            reader = TensorReader()
-            coded = self.weights.coded_rows(reader, name, rows)
-            parts = None if coded is None else stored.parts_from(coded)
-            if parts is None:
-                parts = stored.parts_of(self.weights.rows(reader, name, rows))
-            self.last[key] = parts
+            weights, stored, reader = self.weights, self.part.module, TensorReader()
+            parts = weights.parts_from_files(reader, name, stored, rows)
+            self.last[key] = parts or stored.parts_of(weights.read_rows(reader, name, rows))
         return self.last[key]
 
 

@@ -36,7 +36,6 @@ from setpoint.model.pretrained.config_json import (
     vocabulary_difference,
     vocabulary_of,
 )
-from setpoint.model.pretrained.convert import Family
 from setpoint.model.pretrained.fill import Growth, Weights, cast_in_turn, weight_dtype, weights_of
 from setpoint.model.pretrained.locate import (
     Place,
@@ -348,14 +347,12 @@ def load_pretrained(
     if place.is_checkpoint:
         require_no_adapter(place.directory)
         job = job_of(place.directory)
-        vocab_size = tokenizer_of(place.directory, job.tokenizer).vocab_size
-        return load_checkpoint(
-            place.directory, job.model, vocab_size, device=device, dtype=torch_dtype
-        ).eval()
-    config, family = read_config(place.directory)
-    return load_huggingface(
-        place.directory, config, family, device=device, dtype=torch_dtype
-    ).eval()
+        config, tokens = job.model, tokenizer_of(place.directory, job.tokenizer).vocab_size
+    else:
+        config = read_config(place.directory)[0]
+        assert config.vocab_size is not None, "every config.json has it"
+        tokens = config.vocab_size
+    return load_model(place, config, tokens, device=device, dtype=torch_dtype).eval()
 
 
 def _require_device(device: torch.device | str) -> None:
@@ -368,35 +365,8 @@ def _require_device(device: torch.device | str) -> None:
         ) from error
 
 
-def load_huggingface(
-    directory: Path,
-    config: TransformerConfig,
-    family: Family,
-    *,
-    device: torch.device | str,
-    dtype: torch.dtype | None,
-    divide: Divide = lambda model: None,
-    broadcast: BroadcastReader | None = None,
-) -> nn.Module:
-    """Build a transformer and load weights from a Hugging Face directory.
-
-    Arguments:
-        dtype: dtype of the parameters; None: as in the files.
-        divide, broadcast: see `load_checkpoint`.
-    """
-    assert config.vocab_size is not None, "every config.json has it"
-    require_depth(directory, config)
-    model = skeleton(config, config.vocab_size)
-    weights = weights_of(directory, family, model, config)
-    divide(model)
-    weights.fill(model, device=device, dtype=dtype, broadcast=broadcast)
-    # Location of further files of the weights; see `save_pretrained`.
-    vars(model)["loaded_from"] = directory
-    return model
-
-
-def load_checkpoint(
-    directory: Path,
+def load_model(
+    place: Place,
     config: ModelConfig,
     vocab_size: int,
     *,
@@ -406,32 +376,38 @@ def load_checkpoint(
     divide: Divide = lambda model: None,
     broadcast: BroadcastReader | None = None,
 ) -> nn.Module:
-    """Build a model and load a Setpoint checkpoint.
+    """Build a model and load its weights.
 
     Arguments:
-        dtype: dtype of the parameters; None: as in the file, which sharded parameters do not
+        dtype: dtype of the parameters; None: as in the files, which sharded parameters do not
             support.
-        prepare: adds modules that the checkpoint has in addition to the model, such as an adapter.
+        prepare: adds modules that a checkpoint has in addition to the model, such as an adapter.
         divide: reduces the model to this rank's part, if possible before values are loaded.
         broadcast: the rank that reads for its group; None: each rank reads its own part.
     """
-    keys = description_of(directory)
+    directory = place.directory
     if isinstance(config, TransformerConfig) and is_built_in(config):
+        if not place.is_checkpoint:
+            require_depth(directory, config)
         model = skeleton(config, vocab_size)
         prepare(model)
-        weights = checkpoint_weights(directory, model, config)
+        if place.is_checkpoint:
+            weights = checkpoint_weights(directory, model, config)
+        else:
+            weights = weights_of(directory, read_config(directory)[1], model, config)
         divide(model)
         weights.fill(model, device=device, dtype=dtype, broadcast=broadcast)
     else:
-        if isinstance(config, HuggingFaceConfig) and keys is not None:
-            model: nn.Module = config.build(vocab_size=vocab_size, keys=keys)
-        else:
-            model = build_model(config, vocab_size)
+        keys = description_of(directory) if place.is_checkpoint else None
+        model = build_model(config, vocab_size, keys)
         prepare(model)
-        read_whole(model, partial(restore, directory, model, config), broadcast)
+        load = partial(load_from, model, directory)
+        if place.is_checkpoint:
+            load = partial(restore, directory, model, config)
+        read_whole(model, load, broadcast)
         model = model.to(device=device, dtype=dtype)
         divide(model)
-    vars(model)["loaded_from"] = directory
+    vars(model)["loaded_from"] = directory  # which has further files; see `save_pretrained`
     return model
 
 
@@ -483,25 +459,12 @@ def start_from(
     known, tokens = vocabulary_of(place), getattr(full_model or model, "vocab_size", None)
     if known is not None and tokens is not None and known < tokens:
         facts["grown"] = {"from": known, "to": tokens}
-    if isinstance(config, TransformerConfig):
-        _start_transformer(config, model, place, device, dtype, full_model or model, broadcast)
+    if not isinstance(config, TransformerConfig):
+        read_whole(model, partial(fill_from, place, model, config), broadcast)
         return facts
-    read_whole(model, partial(fill_from, place, model, config), broadcast)
-    return facts
-
-
-def _start_transformer(
-    config: TransformerConfig,
-    model: nn.Module,
-    place: Place,
-    device: torch.device | str,
-    dtype: torch.dtype | None,
-    full_model: nn.Module,
-    broadcast: BroadcastReader | None,
-) -> None:
+    full = full_model or model
     mismatches = differences(config, config_of(place))
-    tokens: int = full_model.vocab_size  # pyright: ignore[reportAssignmentType]
-    rows = vocabulary_difference(config, tokens, place)
+    rows = vocabulary_difference(config, _vocab_size(full), place)
     if rows is not None:
         mismatches.append(rows)
     if mismatches:
@@ -512,5 +475,6 @@ def _start_transformer(
             f"model.pretrained = {place.name} has the weights of another model, and nothing was "
             f"loaded:\n  {lines}\n`setpoint import {place.name}` writes a configuration for them."
         )
-    weights = start_weights(place, full_model, config)
+    weights = start_weights(place, full, config)
     weights.fill(model, device=device, dtype=dtype, broadcast=broadcast)
+    return facts
