@@ -1,6 +1,5 @@
 """What of `[adapter]` is refused, and what is said of what is adapted."""
 
-import re
 from math import prod
 from pathlib import Path
 
@@ -14,27 +13,27 @@ from setpoint.plan.workload import Workload
 from setpoint.train.build.components import build_components
 from setpoint.train.build.job_parameters import trained as trained_of
 
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 LORA = "adapter={{type: lora, rank: 2, {}}}"
-REFUSED = {
-    "rank: 0": "adapter.rank",
-    "rank: 17": "exceeds the smaller dimension of layers.0.attention.query, 16 inputs and 16 "
-                "outputs",
-    "ranks: [{pattern: query}]": "neither rank nor alpha",
-    "ranks: [{pattern: quary, rank: 1}]": "Did you mean query?",
-    "ranks: [{pattern: layers, rank: 1}, {pattern: query, rank: 2}]": "has no effect",
-    "targets: [norm]": "which is not a linear layer, embedding or packed experts",
-    "targets: ['^output']": "Set exclude to []",
-    "exclude: [layers]": "leaves nothing to adapt",
-    "train: [query]": "either adapted or fully trained, not both",
-    "train: [output]": "Valid: ^output",
-    "train: [lm_head]": "Valid: embedding.weight, norm.weight, output.weight",
-    "fused_projections: split": "no adapted module combines several projections",
-    "dropout: 0.1, exclude: [], targets: [output]": "is not applied to output",
-    "merge: {every: 2 epochs}": "merges are counted in steps",
-    "merge: {every: 10, rewarmup: 11}": "11 steps do not end before the next merge",
-}  # fmt: skip
+REFUSED = (
+    "rank: 0",
+    "rank: 17",
+    "ranks: [{pattern: query}]",
+    "ranks: [{pattern: quary, rank: 1}]",
+    "ranks: [{pattern: layers, rank: 1}, {pattern: query, rank: 2}]",
+    "targets: [norm]",
+    "targets: ['^output']",
+    "exclude: [layers]",
+    "train: [query]",
+    "train: [output]",
+    "train: [lm_head]",
+    "fused_projections: split",
+    "dropout: 0.1, exclude: [], targets: [output]",
+    "merge: {every: 2 epochs}",
+    "merge: {every: 10, rewarmup: 11}",
+)
 
 
 @pytest.mark.parametrize("change", REFUSED)
@@ -42,14 +41,14 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path, change: str) -> None:
     flag = LORA.format(change) if "rank:" not in change.split(",")[0][:5] else (
         f"adapter={{type: lora, {change}}}"
     )  # fmt: skip
-    with pytest.raises(ConfigError, match=re.escape(REFUSED[change])):
+    with refused(ConfigError):
         small_job(tmp_path, flag)
 
 
 def test_an_embedding_that_is_the_output_is_not_adapted(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="the update would change both"):
+    with refused(ConfigError):
         small_job(tmp_path, LORA.format("targets: [embedding]"), "model.tie_embeddings=true")
-    with pytest.raises(ConfigError, match="is the same as type = lora"):
+    with refused(ConfigError):
         small_job(tmp_path, "adapter={type: relora, merge: null}")
 
 

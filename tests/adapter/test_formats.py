@@ -11,7 +11,9 @@ from torch import Tensor
 
 from setpoint.adapter.config import FP8, MXFP4, NF4, NVFP4, Int8, Noise, Quantization
 from setpoint.adapter.formats import E2M1, NF4_GAP, NF4_LEVELS, Box, Format, format_of
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
+
+from ..support.snapshots import refused
 
 CONFIGS: tuple[Quantization, ...] = (
     resolve(NF4()),
@@ -198,16 +200,13 @@ def test_noise_decays_to_its_last_value() -> None:
     linear = resolve(Noise(alpha=1.0, final_alpha=0.0001, decay="linear", decay_steps=100))
     assert linear.alpha_at(25) == pytest.approx(0.750025)
     assert resolve(Noise(alpha=0.5)).alpha_at(10**6) == 0.5
-    with pytest.raises(SetpointError, match="alpha is constant: final_alpha is null"):
+    with refused():
         resolve(Noise(decay_steps=7))
 
 
 def test_what_a_section_cannot_say_is_refused() -> None:
-    for config, said in (
-        (NF4(exclude=("(",)), r"(?s)exclude.0.*is not a regular expression"),
-        (NF4(group_size=33), "33 is odd, but two weights are stored in each byte"),
-    ):
-        with pytest.raises(SetpointError, match=said):
+    for config in (NF4(exclude=("(",)), NF4(group_size=33)):
+        with refused():
             resolve(config)
 
 

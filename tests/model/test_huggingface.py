@@ -24,7 +24,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..support.snapshots import compare
+from ..support.snapshots import compare, refused
 from ..support.tensors import same_tensors
 from ..train.small import assert_same_run, small_job
 from .pretrained.theirs import saved
@@ -212,7 +212,7 @@ def test_documents_of_a_row_are_read_as_if_alone(tmp_path: Path, kind: str) -> N
 
 def test_a_balance_loss_that_the_model_does_not_have_is_refused(tmp_path: Path) -> None:
     flags = ("model.config=doge", f"model.overrides={{{SMALL}, output_router_logits=true}}")
-    with pytest.raises(SetpointError, match="DogeForCausalLM has none with a weight"):
+    with refused():
         build_components(job(tmp_path, *flags))
 
 
@@ -220,10 +220,10 @@ def test_a_balance_loss_without_effect_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     reentrant = "memory.activation_checkpointing={type=full, reentrant=true}"
-    with pytest.raises(SetpointError, match="the balance loss has no gradient, because reentrant"):
+    with refused():
         train(job(tmp_path, *MIXTRAL, reentrant))
     monkeypatch.setattr("setpoint.model.huggingface.language_model.COEFFICIENTS", ())
-    with pytest.raises(SetpointError, match="MixtralForCausalLM has none with a weight"):
+    with refused():
         build_components(job(tmp_path, *MIXTRAL))
 
 
@@ -306,13 +306,13 @@ def test_files_that_fail_while_they_are_read_are_an_error_in_words(
 
     with monkeypatch.context() as patch:
         patch.setattr(builder, "dense_tensors", shortened)
-        with pytest.raises(RunError, match=f"{file} is damaged: it was truncated while it was"):
+        with refused(RunError):
             build_components(job(tmp_path, f"model.pretrained={folder}"))
     del made
     file.write_bytes(whole)
     failing = MagicMock(side_effect=OSError(errno.EIO, os.strerror(errno.EIO)))
     monkeypatch.setattr(os, "preadv", failing)
-    with pytest.raises(SetpointError, match=f"{file} cannot be read: Input/output error"):
+    with refused():
         build_components(job(tmp_path, f"model.pretrained={folder}"))
 
 
@@ -407,7 +407,7 @@ def test_without_transformers_it_is_said_at_check_what_to_install(
     assert [problem.hint for problem in problems] == ["Install 'setpoint[huggingface]'."]
     flash = gpt2(tmp_path, "model.attention_backend=flash_attention_2")
     assert [problem.path for problem in verify(flash, {"import"}).problems] == ["model.config"]
-    with pytest.raises(SetpointError, match=r"needs the package .*: install 'setpoint\[hugg"):
+    with refused():
         build_components(made)
 
 
@@ -425,5 +425,5 @@ def test_attention_that_computes_something_else_is_not_taken(
     monkeypatch.setattr(modeling_llama, "eager_attention_forward", capped)
     flags = ("model.config=llama", f"model.overrides={{{SMALL}, {HEADS}}}")
     assert build_components(job(tmp_path, *flags)).model.attention == "sdpa"
-    with pytest.raises(Unfit, match="or gives different results with it"):
+    with refused(Unfit):
         build_components(job(tmp_path, *flags, "model.attention_backend=setpoint"))

@@ -24,7 +24,7 @@ from setpoint.model.pretrained.families import FAMILIES
 from setpoint.model.pretrained.fill import Weights
 from setpoint.model.pretrained.load import start_from
 
-from ...support.snapshots import compare, refusals
+from ...support.snapshots import compare, refusals, refused
 from .ours import change_config, directory, rewrite
 from .quantized_files import KEPT, quantize_files
 from .theirs import CASES, VOCAB, fp64_angles, logits, make, tokens
@@ -135,7 +135,7 @@ def test_a_file_that_shrinks_while_it_is_read(
         return found
 
     monkeypatch.setattr(load, "weights_of", then_cut)
-    with pytest.raises(RunError, match="truncated while it was being read"):
+    with refused(RunError):
         load_pretrained(folder)
 
 

@@ -11,7 +11,7 @@ from safetensors.torch import load_file, save_file
 from setpoint.adapter.config import LoRA
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.checkpoint.loading import load_directory
-from setpoint.config import RunError, SetpointError, resolve
+from setpoint.config import RunError, resolve
 from setpoint.infer.inference import infer
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.tasks import ExportTask
@@ -30,6 +30,7 @@ from setpoint.train.run import train
 
 from ...infer.small import inference
 from ...support.forks import forked
+from ...support.snapshots import refused
 from ...train.small import assert_same_run, small_job
 from .ours import as_transformers, change_config, directory, rewrite
 from .quantized_files import FORMATS, KEPT, gpt_oss, quantize_files
@@ -93,35 +94,29 @@ def test_what_cannot_be_read_is_named(tmp_path: Path) -> None:
     name = "model.layers.0.mlp.up_proj.weight"
     scales = load_file(folder / "model.safetensors")[f"{name}_scale_inv"]
     rewrite(folder, {f"{name}_scale_inv": scales[:2]})
-    with pytest.raises(RunError) as caught:
+    with refused(RunError):
         load_pretrained(folder)
-    assert f"{folder} has weights whose quantization does not match" in str(caught.value)
-    assert f"{name}_scale_inv is (2, 4), which does not fit {name} (96, 64)" in str(caught.value)
-    assert "blocks of 32 x 16 need (3, 4)" in str(caught.value)
     rewrite(folder, {f"{name}_scale_inv": None})  # type: ignore[dict-item]
-    with pytest.raises(RunError, match=rf"{name} \(F8_E4M3\) has no {name}_scale_inv next to it"):
+    with refused(RunError):
         load_pretrained(folder)
-    for keys, said in (
-        ({"quant_method": "gptq"}, r"quant_method = 'gptq' .* Valid: fp8, mxfp4, .*bitsandbytes"),
-        ({"quant_method": "fp8", "fmt": "e3m4"}, r"fmt = 'e3m4' .* Valid: e4m3, e5m2"),
-        ("fp8", "is 'fp8', but must be a table"),
-        ({"quant_method": "compressed-tensors", "format": "marlin-24"}, r"format = 'marlin-24'"),
-        (
-            {
-                "quant_method": "compressed-tensors",
-                "format": "pack-quantized",
-                "config_groups": {"group_0": {"weights": {"num_bits": 3}}},
-            },
-            "num_bits = 3 .* Valid: 4",
-        ),
-        ({"quant_method": "fp8", "weight_block_size": [0, 128]}, r"= \[0, 128\] is invalid"),
-        ({"quant_method": "bitsandbytes", "load_in_8bit": True}, "Valid: load_in_4bit"),
-        ({"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"}, "Valid: NVFP4, FP8"),
+    for keys in (
+        {"quant_method": "gptq"},
+        {"quant_method": "fp8", "fmt": "e3m4"},
+        "fp8",
+        {"quant_method": "compressed-tensors", "format": "marlin-24"},
+        {
+            "quant_method": "compressed-tensors",
+            "format": "pack-quantized",
+            "config_groups": {"group_0": {"weights": {"num_bits": 3}}},
+        },
+        {"quant_method": "fp8", "weight_block_size": [0, 128]},
+        {"quant_method": "bitsandbytes", "load_in_8bit": True},
+        {"quant_method": "modelopt", "quant_algo": "W4A8_AWQ"},
     ):
         change_config(folder, quantization_config=keys)
-        with pytest.raises(SetpointError, match=said):
+        with refused():
             config_from_pretrained(folder)
-        with pytest.raises(SetpointError, match=said):
+        with refused():
             dense_tensors(folder)
 
 
@@ -132,31 +127,27 @@ def test_check_refuses_what_train_would(tmp_path: Path) -> None:
         "model.layers.9.mlp.up_proj.weight_scale_inv",
     )
     none: Any = None
-    edits: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
-        "weight": ({name: none, f"{name}_scale_inv": none}, {}, f"is missing: {name} (96, 64)"),
-        "scales": (
-            {beyond: torch.ones(3, 4)},
-            {},
-            f"{beyond} (F32) is not part of a quantized weight",
-        ),
-        "keys": ({}, {"quantization_config": None}, "has no quantization_config; the names"),
-        "fmt": ({}, {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}, "F8_E5M2"),
+    edits: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+        "weight": ({name: none, f"{name}_scale_inv": none}, {}),
+        "scales": ({beyond: torch.ones(3, 4)}, {}),
+        "keys": ({}, {"quantization_config": None}),
+        "fmt": ({}, {"quantization_config": {"quant_method": "fp8", "fmt": "e5m2"}}),
     }
-    for case, (tensors, keys, said) in edits.items():
+    for case, (tensors, keys) in edits.items():
         folder = directory(tmp_path / case, **SIZES)
         quantize_files(folder, FORMATS["fp8"])
         rewrite(folder, tensors)
         change_config(folder, **keys)
         section = resolve(config_from_pretrained(folder).evolve(pretrained=str(folder)))
-        assert [said in found.message for found in check_directory(section)] == [True], case
-        with pytest.raises(SetpointError) as caught:
+        (problem,) = check_directory(section)
+        with refused() as caught:
             load_pretrained(folder)
-        assert said in str(caught.value)
+        assert problem.message in " ".join(str(caught.value).split()), case
     theirs = as_transformers(tmp_path / "weight")
     assert not [*check_directory(theirs)]
     (found,) = check_weights(theirs)
     assert found.message == f"does not fit the model: 1 tensors are missing: {name}"
-    with pytest.raises(SetpointError, match=f"1 tensors are missing: {name}"):
+    with refused():
         start_from(theirs, theirs.build(vocab_size=20))
 
 
@@ -167,7 +158,7 @@ def test_scales_that_make_no_weights_are_named(tmp_path: Path) -> None:
     name = "model.layers.1.mlp.up_proj.weight_scale_inv"
     sound = load_file(folder / "model.safetensors")[name]
     config = resolve(read_config(folder)[0].evolve(pretrained=str(folder)))
-    for value, said in ((float("nan"), "not finite"), (0.0, "zero although"), (-1.0, "below zero")):
+    for value in (float("nan"), 0.0, -1.0):
         scales = sound.clone()
         scales[1, 2] = value
         rewrite(folder, {name: scales})
@@ -175,10 +166,8 @@ def test_scales_that_make_no_weights_are_named(tmp_path: Path) -> None:
             model: Any = skeleton(config, 20)
             adapter = resolve(LoRA(rank=2, quantize=cast(Any, section)))
             add_adapter(adapter, config, model)
-            with pytest.raises(RunError) as caught:
+            with refused(RunError):
                 start_from(config, model, "cpu", torch.float32, skeleton(config, 20))
-            assert f"{folder / 'model.safetensors'}: {name} has values" in str(caught.value)
-            assert said in str(caught.value)
 
 
 SECTIONS: dict[str, dict[str, Any]] = {
@@ -298,9 +287,9 @@ def test_a_transformer_of_ours_reads_files_of_gpt_oss(tmp_path: Path) -> None:
     draft = config_from_pretrained(folder).evolve()
     draft.pretrained, draft.moe.packed = str(folder), False
     apart = resolve(draft)
-    with pytest.raises(SetpointError, match=r"moe.packed = false: the files store all experts"):
+    with refused():
         start_from(apart, apart.build(vocab_size=apart.vocab_size))
     scales = "model.layers.0.mlp.experts.down_proj_scales"
     rewrite(folder, {scales: torch.zeros(1, dtype=torch.uint8)})
-    with pytest.raises(SetpointError, match=r"down_proj_scales is \(1,\), and .*_blocks is \("):
+    with refused():
         start_from(section, model)

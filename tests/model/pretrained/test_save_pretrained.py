@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.data.config import TokenIds
 from setpoint.data.tokenizer import IdTokenizer
 from setpoint.model import load_pretrained, save_pretrained
@@ -15,7 +15,7 @@ from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.pretrained.save_pretrained import ends_of
 
-from ...support.snapshots import compare, refusals
+from ...support.snapshots import compare, refusals, refused
 from .ours import directory, model
 
 LATENT: dict[str, Any] = {
@@ -134,7 +134,7 @@ def test_what_no_family_has_is_refused_by_name(tmp_path: Path) -> None:
 
 def test_a_scale_that_positions_not_stretched_cannot_give_is_refused(tmp_path: Path) -> None:
     ours = model(**LATENT, rope_scaling=YarnScaling(factor=1.0, original_length=8))
-    with pytest.raises(SetpointError, match="attention_scale = 0.3; it must be null"):
+    with refused():
         save_pretrained(ours, tmp_path / "out", family="deepseek_v3")
 
 
@@ -222,7 +222,7 @@ def test_nothing_half_written_stays(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(save, "write_tensors", full_disk)
-    with pytest.raises(SetpointError, match="out cannot be written: No space left"):
+    with refused():
         save_pretrained(model(), tmp_path / "out")
     assert list(tmp_path.iterdir()) == []
 

@@ -6,8 +6,8 @@ the model can share its functions.
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, Problem, SetpointError, did_you_mean, is_mapping, nearest
@@ -249,7 +249,7 @@ def check_config(config: HuggingFaceConfig) -> Iterator[Problem]:
 
 def check_package(config: HuggingFaceConfig) -> Iterator[Problem]:
     """Report that transformers is missing, without importing it."""
-    if find_spec("transformers") is None:
+    if importlib.util.find_spec("transformers") is None:
         yield Problem(
             "config",
             "the package transformers, which type = huggingface needs, is not installed",
