@@ -20,7 +20,7 @@ from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import RunError, SetpointError
 from setpoint.files import tensor_file
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.model.pretrained import read_tensor
+from setpoint.model.pretrained import fill
 from setpoint.model.pretrained.fill import block, common
 from setpoint.model.pretrained.weight_names import Part, Piece
 from setpoint.parallel.config import AXES
@@ -170,7 +170,7 @@ class Begun(NamedTuple):
 def begun(job: Job, world: World | None = None) -> Begun:
     read: list[int] = []
 
-    real = read_tensor._read_stored
+    real = fill._read_stored
 
     def count(*given: Any) -> torch.Tensor:
         tensor = real(*given)
@@ -179,7 +179,7 @@ def begun(job: Job, world: World | None = None) -> Begun:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(tensor_file, "ROW", 0)  # rows of these matrices are short
-        patch.setattr(read_tensor, "_read_stored", count)
+        patch.setattr(fill, "_read_stored", count)
         model = build_components(job, world=world).model
     weights = {name: whole_of(value) for name, value in model.state_dict().items()}
     held = sum(local_part(each).nbytes for each in model.parameters())
@@ -262,7 +262,7 @@ def all_hear_of_what_cannot_be_read(folder: Path, files: Path) -> None:
     rank = dist.get_rank()
     with pytest.MonkeyPatch.context() as patch:
         if rank == 0:
-            patch.setattr(read_tensor, "_read_stored", gone)
+            patch.setattr(fill, "_read_stored", gone)
         error = SetpointError if rank == 0 else RunError
         with pytest.raises(error, match=r"model.safetensors cannot be read: Input/output error"):
             build_components(job)

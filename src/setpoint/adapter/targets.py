@@ -323,8 +323,8 @@ def _target_problems(
         default = config.exclude is None
         yield Problem(
             path,
-            f"matches {matching[0].path} only, which exclude removes"
-            f"{' where it is null' if default else ''}"
+            f"matches only {matching[0].path}, which {'the default of ' if default else ''}exclude "
+            "removes"
             if len(matching) == 1
             else "matches only modules that exclude removes",
             also=("exclude",),

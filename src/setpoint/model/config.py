@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Iterator
+from importlib.util import find_spec
 from typing import ClassVar, Literal
 
 from setpoint.config import (
@@ -670,7 +671,8 @@ class HuggingFaceConfig(
              "The package transformers is installed", needs="import"),
         Rule("setpoint.model.huggingface.builder:check_weights",
              "The pretrained weights fit the model that transformers builds",
-             needs=("import", "torch"), when=lambda model: model.pretrained is not None),
+             needs="import",
+             when=lambda model: model.pretrained is not None and find_spec("torch") is not None),
     ),
 ):  # fmt: skip
     """Causal language model of the transformers library."""

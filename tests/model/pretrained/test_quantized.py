@@ -146,7 +146,10 @@ def test_check_refuses_what_train_would(tmp_path: Path) -> None:
     theirs = as_transformers(tmp_path / "weight")
     assert not [*check_directory(theirs)]
     (found,) = check_weights(theirs)
-    assert found.message == f"does not fit the model: 1 tensors are missing: {name}"
+    assert (
+        found.message
+        == f"does not fit the model, so nothing was loaded: 1 tensor is missing: {name}"
+    )
     with refused():
         start_from(theirs, theirs.build(vocab_size=20))
 

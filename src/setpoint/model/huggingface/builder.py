@@ -27,7 +27,8 @@ from setpoint.model.layers import count_parameters, evaluating
 from setpoint.model.pretrained.config_json import problems_of, vocabulary_of
 from setpoint.model.pretrained.fill import FileTensor, TensorReader, coded_of, read_rows
 from setpoint.model.pretrained.locate import CONFIG, locate_here
-from setpoint.model.pretrained.tensor_files import dense_tensors, listed
+from setpoint.model.pretrained.tensor_files import dense_tensors
+from setpoint.model.pretrained.weight_names import mismatch, unlike
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -282,18 +283,13 @@ def read_model(
         f"{name} {tuple(stored)}, the model's is {tuple(shape)}"
         for name, stored, shape in sorted(loading["mismatched_keys"])
     ]
-    wrong = [
-        f"{len(names)} tensors {reason}: {listed(names)}"
-        for names, reason in (
-            (missing, "are missing"),
-            (beyond, "are not in the model"),
-            (shapes, "have another shape"),
-        )
-        if names
-    ]
-    if wrong:
-        lines = "\n  ".join(wrong)
-        raise SetpointError(f"{directory} does not fit the model:\n  {lines}")
+    mismatches = (
+        mismatch(missing, "missing"),
+        mismatch(beyond, "not in the model"),
+        mismatch(shapes, "of another shape"),
+    )
+    if message := unlike(directory, mismatches):
+        raise SetpointError(message)
     return model
 
 

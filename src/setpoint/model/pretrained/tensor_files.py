@@ -72,7 +72,7 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
     if missing:
         raise SetpointError(
             f"{directory} lacks {len(missing)} of the {len(names)} files of {INDEX}: "
-            f"{listed(missing)}. Copy or download them."
+            f"{_listed(missing)}. Copy or download them."
         )
     infos: dict[str, TensorInfo] = {}
     for name in names:
@@ -81,17 +81,17 @@ def _list_shards(directory: Path) -> dict[str, TensorInfo]:
         if absent:
             raise RunError(
                 f"{directory / name} lacks {len(absent)} tensors that {INDEX} assigns to it: "
-                f"{listed(absent)}"
+                f"{_listed(absent)}"
             )
         # A tensor outside the index is reported as surplus, like any other.
         infos.update(header)
     return infos
 
 
-def listed(words: list[str], shown: int = _SHOWN) -> str:
+def _listed(words: list[str]) -> str:
     """The first few words, and the number of the others: `a, b, c and 5 more`."""
-    more = f" and {len(words) - shown} more" if len(words) > shown else ""
-    return ", ".join(words[:shown]) + more
+    more = f" and {len(words) - _SHOWN} more" if len(words) > _SHOWN else ""
+    return ", ".join(words[:_SHOWN]) + more
 
 
 KEY: Final = "quantization_config"
@@ -194,10 +194,10 @@ def dense_tensors(directory: Path) -> dict[str, TensorInfo]:
         if _part_of(name, info) is not None:
             problems.append(f"{name} ({info.dtype}) is not part of a quantized weight")
     if problems:
+        more = f"; and {len(problems) - 1} more like it" if len(problems) > 1 else ""
         raise RunError(
             f"{directory} has weights whose quantization does not match {file} (quant_method = "
-            f"{keys['quant_method']}), and nothing was loaded:\n  "
-            f"{listed(problems, 1)}"
+            f"{keys['quant_method']}), and nothing was loaded:\n  {problems[0]}{more}"
         )
     return {**unquantized, **dense}
 

@@ -8,7 +8,7 @@ must contain, how to fill a parameter, and how to write a file.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -416,17 +416,23 @@ def require_tensors(
         if infos[name].dtype not in (*FLOATS, *(CODES if name in coded else ()))
     ]
     mismatches = [
-        _mismatch(missing, "missing"),
-        _mismatch(beyond, "not in the model"),
-        _mismatch(shapes, "of another shape"),
-        _mismatch(kinds, f"of an unsupported dtype (supported: {', '.join(FLOATS)})"),
+        mismatch(missing, "missing"),
+        mismatch(beyond, "not in the model"),
+        mismatch(shapes, "of another shape"),
+        mismatch(kinds, f"of an unsupported dtype (supported: {', '.join(FLOATS)})"),
     ]
-    if any(mismatches):
-        lines = "\n  ".join(filter(None, mismatches))
-        raise RunError(f"{where} does not fit the model, so nothing was loaded:\n  {lines}")
+    if message := unlike(where, mismatches):
+        raise RunError(message)
 
 
-def _mismatch(names: list[str], fault: str) -> str:
+def unlike(where: object, mismatches: Iterable[str]) -> str:
+    """Message about files that do not fit a model; empty if there are no mismatches."""
+    lines = "\n  ".join(filter(None, mismatches))
+    return lines and f"{where} does not fit the model, so nothing was loaded:\n  {lines}"
+
+
+def mismatch(names: Sequence[str], fault: str) -> str:
+    """The first few tensors with a fault, and their number; empty if there are none."""
     if not names:
         return ""
     more = f"; and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
