@@ -247,23 +247,17 @@ def quiet_worker(_: int) -> None:
 
 
 @contextmanager
-def _blocked_signals() -> Iterator[None]:
-    """Block signals while processes start that cannot handle them yet."""
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
-    try:
-        yield
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-@contextmanager
-def _kill_on_failure(running: list[Any]) -> Iterator[None]:
-    """Kill the processes that were already started if starting a later one fails."""
+def _starting_workers() -> Iterator[None]:
+    """Block signals while processes start that cannot handle them yet; kill them if one fails."""
+    blocked = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+    running = multiprocessing.active_children()
     try:
         yield
     except BaseException:
         _kill(process for process in multiprocessing.active_children() if process not in running)
         raise
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, blocked)
 
 
 def _kill(processes: Iterable[Any]) -> None:
@@ -312,9 +306,9 @@ class BatchLoader:
             # Its own, since the loader draws a number of the generator that dropout uses.
             generator=torch.Generator(),
         )
-        before, running = signal.getsignal(signal.SIGCHLD), multiprocessing.active_children()
+        before = signal.getsignal(signal.SIGCHLD)
         try:
-            with _blocked_signals(), _kill_on_failure(running):
+            with _starting_workers():
                 self.batches: Iterator[Any] = iter(loader)
         except (TypeError, AttributeError, ValueError, OSError) as error:
             raise RunError(
@@ -486,19 +480,15 @@ class Feed:
         self._loader: BatchLoader | None = None
         # Of each micro-batch that is planned and not taken yet: where the data is behind it.
         self._ahead: deque[tuple[dict[str, Any], float]] = deque()
-        self._epoch = sampler.epoch
+        self.epoch = sampler.epoch
+        """Passes over the data, with the fraction of the current one."""
         self._state: dict[str, Any] | None = None
         # Why no more rows can be planned.
         self._end: Exception | None = None
 
-    @property
-    def epoch(self) -> float:
-        """Passes over the data, with the fraction of the current one."""
-        return self._epoch
-
     def agree(self, epoch: float) -> None:
         """Set the epoch to the mean over ranks; a rank knows only its own rows of a stream."""
-        self._epoch = epoch
+        self.epoch = epoch
 
     def divide(self, group: int, groups: int) -> None:
         """Take only a part of the micro-batches of the next step.
@@ -529,9 +519,9 @@ class Feed:
         else:  # of a group beyond those that take micro-batches
             for _ in range(count):
                 self._plan()
-            self._epoch = self.sampler.epoch
+            self.epoch = self.sampler.epoch
         counts = tuple(self.count(batch) for batch in batches)
-        epoch = self._epoch if self.sampler.is_dealt else None
+        epoch = self.epoch if self.sampler.is_dealt else None
         by_source = self._by_source(batches, counts)
         return StepBatch(batches, counts, total_count(counts), by_source, epoch)
 
@@ -555,7 +545,7 @@ class Feed:
             rows, began = self._plan(), time.perf_counter()
             batch = self.sequences.batch_of(rows)
             self.spent.making += time.perf_counter() - began
-            self._epoch = self.sampler.epoch
+            self.epoch = self.sampler.epoch
             return batch
         if self._loader is None:
             self._state = self.sampler.state_dict()
@@ -566,7 +556,7 @@ class Feed:
         if batch is None:
             assert self._end is not None
             raise self._end
-        self._state, self._epoch = self._ahead.popleft()
+        self._state, self.epoch = self._ahead.popleft()
         return batch
 
     def _plan(self) -> Rows:
@@ -609,7 +599,7 @@ class Feed:
         """Continue from the position at which `state` was taken; see `Sampler.load_state_dict`."""
         self.close()
         self.sampler.load_state_dict(state, other_data)
-        self._state, self._epoch = None, self.sampler.epoch
+        self._state, self.epoch = None, self.sampler.epoch
 
 
 class EvaluationFeed:

@@ -79,17 +79,12 @@ class Stream:
 
     def order(self, seed: int, epoch: int) -> list[int]:
         """Numbers of the parts in an epoch's order."""
-        places = np.arange(len(self.parts))
-        if self.is_shuffled:
-            places = shuffled(f"parts/{seed}/{self.name}/{epoch}", len(self.parts), places)
-        return places.tolist()
+        return self.shuffled(f"parts/{seed}/{self.name}/{epoch}", len(self.parts))
 
-    def shuffled_block(self, key: str, size: int) -> list[int]:
-        """Order of the documents in a block."""
+    def shuffled(self, key: str, size: int) -> list[int]:
+        """Random order of parts, or of documents in a block; ascending if none is shuffled."""
         places = np.arange(size)
-        if self.is_shuffled:
-            places = shuffled(f"blocks/{key}", size, places)
-        return places.tolist()
+        return (shuffled(key, size, places) if self.is_shuffled else places).tolist()
 
     def groups(self, lanes: int) -> int:
         """Largest possible number of lane groups, each with its own parts."""
@@ -311,7 +306,7 @@ class StreamReader:
         first = number * self.size + epoch
         more = f"/{self.group}" if self.group else ""
         key = f"{self.seed}/{self.stream.name}/{epoch}/{number}{more}"
-        for i, chosen in enumerate(self.stream.shuffled_block(key, count)):
+        for i, chosen in enumerate(self.stream.shuffled(f"blocks/{key}", count)):
             lane = self.lanes[(first + i) % len(self.lanes)]
             if lane in documents:
                 documents[lane].append(self.ahead[chosen])
