@@ -76,23 +76,36 @@ def without_update(run: Path) -> nn.Module:
     return apart.model
 
 
-def written(run: Path, folder: Path) -> dict[str, Any]:
-    """Export merged and to PEFT, where both give the same logits, and read the settings."""
+def model_of(base: Path, adapter: Path | None = None) -> Any:
+    """The model of files by transformers, and of an adapter by PEFT."""
     from peft import PeftModel
     from transformers import AutoModelForCausalLM
 
-    merged = exported(run, folder / "merged")
-    theirs = exported(run, folder / "peft", "export.adapter=true")
-    base = save_pretrained(without_update(run), folder / "base")
+    model: Any = AutoModelForCausalLM.from_pretrained(base)
+    return model if adapter is None else PeftModel.from_pretrained(model, str(adapter))
+
+
+def logits_of(model: Any) -> torch.Tensor:
     tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
     with torch.no_grad():
-        whole = AutoModelForCausalLM.from_pretrained(merged)(tokens).logits
-        plain: Any = AutoModelForCausalLM.from_pretrained(base)
-        without = plain(tokens).logits.clone()
-        adapted = PeftModel.from_pretrained(plain, str(theirs))(tokens).logits
-    assert (whole - without).abs().max() > 0.01
+        return model(tokens).logits
+
+
+def equal_in_peft(run: Path, base: Path, folder: Path) -> tuple[Path, Path]:
+    """Export merged and to PEFT, where both give the same logits, and other ones than the base."""
+    merged = exported(run, folder / "merged")
+    adapter = exported(run, folder / "peft", "export.adapter=true")
+    whole, adapted = logits_of(model_of(merged)), logits_of(model_of(base, adapter))
     assert (adapted - whole).norm() <= 1e-5 * whole.norm()
-    return json.loads((theirs / "adapter_config.json").read_text())
+    assert (whole - logits_of(model_of(base))).abs().max() > 0.01
+    return merged, adapter
+
+
+def written(run: Path, folder: Path) -> dict[str, Any]:
+    """The settings of an adapter that is equal in PEFT."""
+    base = save_pretrained(without_update(run), folder / "base")
+    _, adapter = equal_in_peft(run, base, folder)
+    return json.loads((adapter / "adapter_config.json").read_text())
 
 
 @pytest.mark.parametrize("name", few(ADAPTERS, ["dora by pattern", "fused split", "gpt2"]))
@@ -135,25 +148,13 @@ TIED = {
 def test_a_tied_embedding_that_is_trained_is_saved_for_both_of_its_uses(
     tmp_path: Path, name: str
 ) -> None:
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
     shape = [flag for flag in TIED[name] if flag.startswith("model.")]
     base = exported(trained(tmp_path / "first", *shape), tmp_path / "base")
     run = trained(tmp_path, *TIED[name], f"model.pretrained={base}", "optimizer.lr=0.02")
-    merged = exported(run, tmp_path / "merged")
-    files = exported(run, tmp_path / "peft", "export.adapter=true")
-    tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        plain: Any = AutoModelForCausalLM.from_pretrained(base)
-        without = plain(tokens).logits.clone()
-        whole = AutoModelForCausalLM.from_pretrained(merged)(tokens).logits
-        model: Any = PeftModel.from_pretrained(plain, str(files))
-        torch.testing.assert_close(model(tokens).logits, whole, rtol=1e-5, atol=1e-5)
-        assert (whole - without).abs().max() > 0.01
-        model.merge_and_unload().save_pretrained(tmp_path / "unloaded")
-        again: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "unloaded")
-        torch.testing.assert_close(again(tokens).logits, whole, rtol=1e-5, atol=1e-5)
+    merged, adapter = equal_in_peft(run, base, tmp_path)
+    model_of(base, adapter).merge_and_unload().save_pretrained(tmp_path / "unloaded")
+    again = logits_of(model_of(tmp_path / "unloaded"))
+    torch.testing.assert_close(again, logits_of(model_of(merged)), rtol=1e-5, atol=1e-5)
 
 
 def test_merged_and_apart_say_the_same(tmp_path: Path) -> None:
@@ -190,21 +191,10 @@ def test_what_does_not_go_is_refused(tmp_path: Path) -> None:
 
 def test_exports_and_adapters_have_the_family_of_the_base(tmp_path: Path) -> None:
     """A Phi 3 would be a Llama as well, whose matrices are not fused."""
-    from peft import PeftModel
-    from transformers import AutoModelForCausalLM
-
     keys = {"vocab_size": 257, "num_key_value_heads": 4, "rms_norm_eps": 1e-6}
     base = saved(tmp_path / "base", "phi3", **keys)
     shape = ("dim=32", "layers=3", "heads=4", "ffn_dim=48", "norm_eps=1e-6", "dropout=0")
     started = (*(f"model.{flag}" for flag in shape), f"model.pretrained={base}")
     run = trained(tmp_path / "first", *started, LORA)
-    merged = exported(run, tmp_path / "merged")
-    files = exported(run, tmp_path / "peft", "export.adapter=true")
-    tokens = torch.randint(0, 200, (2, 12), generator=torch.Generator().manual_seed(0))
-    with torch.no_grad():
-        whole: Any = AutoModelForCausalLM.from_pretrained(merged)
-        wanted = whole(tokens).logits
-        plain: Any = AutoModelForCausalLM.from_pretrained(base)
-        adapted = PeftModel.from_pretrained(plain, str(files))(tokens).logits
-    assert whole.config.model_type == "phi3"
-    assert (adapted - wanted).norm() <= 1e-5 * wanted.norm()
+    merged, _ = equal_in_peft(run, base, tmp_path)
+    assert json.loads((merged / "config.json").read_text())["model_type"] == "phi3"

@@ -163,10 +163,3 @@ def test_what_is_refused(trained: tuple[Job, Path], tmp_path: Path, flags: tuple
     with refused(ConfigError):
         job_of(trained[1], tmp_path / "out", *flags)
     job_of(trained[1], tmp_path / "out", *JUDGE, *PROFILE, "resilience.gc.every=never")
-
-
-@pytest.mark.skipif(torch.cuda.is_available(), reason="this machine has a GPU")
-def test_a_snapshot_needs_a_gpu(trained: tuple[Job, Path], tmp_path: Path) -> None:
-    job = job_of(trained[1], tmp_path / "out", *JUDGE, *PROFILE, "profiling.snapshot=true")
-    with refused():
-        infer(job)

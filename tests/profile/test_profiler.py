@@ -14,7 +14,7 @@ from torch.profiler import profile, record_function
 from setpoint.config import RunError, resolve
 from setpoint.parallel.config import Parallel
 from setpoint.profile import profiler
-from setpoint.profile.config import Profiling, rank_problems, snapshot_problem
+from setpoint.profile.config import Profiling, rank_problems
 from setpoint.profile.profiler import (
     CHATTER,
     Cycle,
@@ -280,8 +280,3 @@ def test_functions_of_python_are_no_operators() -> None:
 def test_ranks(ranks: tuple[int, ...] | None, paths: list[str]) -> None:
     found = rank_problems(resolve(Profiling(ranks=ranks)), resolve(Parallel(world_size=2)))
     assert [problem.path for problem in found] == paths
-
-
-def test_a_snapshot_says_why_there_is_no_gpu() -> None:
-    problem = snapshot_problem("the device is cpu")
-    assert "memory, but the device is cpu; profiling.memory" in problem.message

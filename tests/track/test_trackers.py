@@ -117,9 +117,6 @@ def test_what_takes_no_rows_is_refused_at_the_start(tmp_path: Path) -> None:
 # A tracker that another thread feeds: whatever it does, the run goes on, and hears of it.
 
 
-BACKGROUND_FACTS = RunFacts("0" * 32, "tiny-1234", None, "12345678", {}, {}, {})
-
-
 class Keeping(Tracker):
     """Keeps what it gets; waits and fails as it is told."""
 
@@ -152,7 +149,7 @@ def opened(inner: Keeping, **options: Any) -> tuple[Background, list[str]]:
     """A tracker whose thread runs, and the lines it shows."""
     lines: list[str] = []
     tracker = Background("some", inner, **options)
-    tracker.describe(BACKGROUND_FACTS)
+    tracker.describe(FACTS)
     tracker.open(3, {}, lines.append)
     return tracker, lines
 
@@ -161,8 +158,8 @@ def opened(inner: Keeping, **options: Any) -> tuple[Background, list[str]]:
 def test_everything_arrives_in_order_under_one_name(name: str) -> None:
     inner, lines = Keeping(), list[str]()
     tracker = Background("some", inner)
-    tracker.describe(BACKGROUND_FACTS)
-    tracker.open(3, {} if name == BACKGROUND_FACTS.run_id else {"id": name}, lines.append)
+    tracker.describe(FACTS)
+    tracker.open(3, {} if name == FACTS.run_id else {"id": name}, lines.append)
     tracker.write({"step": 4})
     tracker.rewind(3, {}, lines.append)
     tracker.write({"step": 4})
@@ -248,7 +245,7 @@ def test_one_that_is_required_fails_the_run_where_it_cannot_be_opened(answers: b
         inner.open = lambda *_: held.wait()  # type: ignore[method-assign,assignment]
     lines: list[str] = []
     tracker = Background("some", inner, patience=60.0 if answers else 0.1, required=True)
-    tracker.describe(BACKGROUND_FACTS)
+    tracker.describe(FACTS)
     with refused(RunError):
         tracker.open(3, {}, lines.append)
     tracker.close()

@@ -3,7 +3,7 @@
     python -m tests.long.fuzz.configurations [CASES [SEED [FIRST]]]
 
 `make fuzz-configs` runs this. A case is made of its seed and number alone, so that it can be made
-again; one that fails is made smaller, and printed with the command that tries it again.
+again; one that fails is printed with the command that tries it again.
 """
 
 import contextlib
@@ -564,27 +564,6 @@ def failure(case: Case, count: Counter[str] | None = None) -> tuple[str, BaseExc
     return None
 
 
-def smaller(case: Case, name: str, tries: int = 200) -> Case:
-    """A case of fewer parts that fails in the same way."""
-    changed = True
-    while changed and tries > 0:
-        changed = False
-        for part in ("program", "flags", "environ", "files", "modifiers", "words"):
-            held = getattr(case, part)
-            for at in range(len(held)):
-                if part == "words" and at == 0:
-                    continue
-                fewer = replace(case, **{part: held[:at] + held[at + 1 :]})
-                tries -= 1
-                found = failure(fewer)
-                if found is not None and found[0] == name:
-                    case, changed = fewer, True
-                    break
-            if changed:
-                break
-    return case
-
-
 @dataclass
 class Run:
     """The outcomes of many cases, and the first failure of each name."""
@@ -606,7 +585,7 @@ def fuzz(seed: int, first: int, cases: int) -> Run:
                 name, error = found
                 lines = "".join(traceback.format_exception(error)[-6:])
                 again = f"python -m {__spec__.name} 1 {seed} {number}"
-                run.failures[name] = f"{again}\n{smaller(case, name).describe()}\n{lines}"
+                run.failures[name] = f"{again}\n{case.describe()}\n{lines}"
         faulthandler.cancel_dump_traceback_later()
     return run
 

@@ -281,6 +281,8 @@ class Problem:
             text = text.removeprefix(f"{prefix}: ")
         message, _, valid = text.partition("\nValid: ")
         hint = f"Valid: {valid}" if valid else ""
+        if not hint and (parts := re.fullmatch(r"(.+)\n(\S.*)", message)):
+            message, hint = parts[1], parts[2]  # advice in a line of its own
         return cls(path, message, hint=hint, also=also, kind=error.kind)
 
     def placed(self, path: str, value: str | None, origin: str | None, also: list[str]) -> Self:
