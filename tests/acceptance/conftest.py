@@ -80,7 +80,7 @@ def cli(
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in os.environ:
-        if name.startswith(("SETPOINT_", "WORLD_SIZE")):
+        if name.startswith(("SETPOINT__", "WORLD_SIZE")):
             monkeypatch.delenv(name)
     (tmp_path / "small.toml").write_text(SMALL)
     registered = dict(presets), dict(modifiers)

@@ -16,10 +16,10 @@ from setpoint.compile.requirements import (
     name_problems,
     why_unfit,
 )
-from setpoint.config import ConfigError, Free, SetpointError, resolve
+from setpoint.config import ConfigError, Free, resolve
 from setpoint.config.resolving.checks import verify
 
-from ..support.snapshots import compare
+from ..support.snapshots import compare, refused
 
 
 def section(**values: Any) -> Compile:
@@ -90,14 +90,12 @@ def test_a_folder_is_made_or_refused(tmp_path: Path, monkeypatch: pytest.MonkeyP
     (problem,) = verify(section(cache=file), {"files"}).problems
     assert (problem.path, problem.message) == ("cache", f"{file} is not a folder")
     assert verify(section(cache=file), set()).problems == []
-    with pytest.raises(SetpointError, match=r"compile\.cache = .*file/b: .*file is not a folder"):
+    with refused():
         make_folder(file / "b")
-    with monkeypatch.context() as patch, pytest.raises(SetpointError, match="no permission"):
-        patch.setattr(os, "access", lambda *_: False)
-        make_folder(tmp_path / "c")
-    monkeypatch.setattr(Path, "mkdir", full)
-    with pytest.raises(SetpointError, match="it cannot be created: No space left on device"):
-        make_folder(tmp_path / "c")
+    for owner, name, stand_in in ((os, "access", lambda *_: False), (Path, "mkdir", full)):
+        with refused(), monkeypatch.context() as patch:
+            patch.setattr(owner, name, stand_in)
+            make_folder(tmp_path / "c")
 
 
 def test_flatten() -> None:

@@ -8,12 +8,10 @@ import pytest
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-import setpoint.compile
 from setpoint.compile.internals import dynamo_config, graph_breaks, internal
 from setpoint.compile.watch import News, Watch, explain, reason_in
 from setpoint.config import SetpointError
 
-from ..conftest import SourceFile
 from .models import Asking, Layer, Printing, compiled, stack, train_on
 
 
@@ -145,17 +143,6 @@ def test_what_happened_before_is_not_told() -> None:
     assert watch.news().fallbacks == ()
 
 
-def test_a_graph_that_must_be_whole() -> None:
-    model = stack(Printing)
-    compiled(model, fullgraph=True)
-    with pytest.raises(RuntimeError) as caught:
-        train_on(model, 4)
-    told = str(explain(caught.value))
-    assert told.startswith("torch.compile: Failed to trace builtin operator")
-    assert "models.py:" in told.splitlines()[0]
-    assert "compile.fullgraph" in told
-
-
 def test_a_backend_that_fails() -> None:
     with pytest.raises(RuntimeError) as caught:
         torch.compile(lambda x: x + 1, backend=broken)(torch.ones(2))
@@ -178,11 +165,3 @@ def test_a_name_that_this_pytorch_lacks_is_refused_by_its_version(module: str) -
     said = f"PyTorch {torch.__version__} has no {module}.no_such_name"
     with pytest.raises(SetpointError, match=re.escape(said)):
         internal(module, "no_such_name")
-
-
-def test_no_other_file_imports_them(source_files: dict[str, SourceFile]) -> None:
-    private = re.compile(r"(import|from) torch\._(dyn|ind)|torch\._(dynamo|inductor)\.\w+\(")
-    found = [name for name, file in source_files.items() if private.search(file.text)]
-    assert not found
-    text = (Path(setpoint.compile.__file__).parent / "internals.py").read_text()
-    assert "torch._dynamo" in text

@@ -9,8 +9,8 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
-from setpoint.config import SetpointError, resolve
-from setpoint.precision.config import ON_A_GPU, Float8, converted, fp16_problems, layer_problems
+from setpoint.config import resolve
+from setpoint.precision.config import Float8, converted, layer_problems
 from setpoint.precision.float8 import (
     Float8Product,
     grouped_products,
@@ -22,6 +22,7 @@ from setpoint.train.open import settings_of
 
 from ..model.small import small_model
 from ..support.forks import forked
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 CPU, GPU = torch.device("cpu"), torch.device("cuda")
@@ -172,11 +173,10 @@ def test_several_ranks_multiply_as_one_in_every_case(ranks: str) -> None:
 
 @torchao
 def test_what_does_not_fit_is_refused() -> None:
-    for config, model, said in (
-        (section(), model_of(ffn_dim=40), r"precision.float8: requires .* is 40 x 32"),
-        (section(skip_small=True), model_of(), r"float8.skip_small: finds no linear layer"),
-    ):
-        with pytest.raises(SetpointError, match=said):
+    for config, model in (
+        (section(), model_of(ffn_dim=40)), (section(skip_small=True), model_of()),
+    ):  # fmt: skip
+        with refused():
             use_float8(config, model)
 
 
@@ -201,10 +201,10 @@ def test_where_it_runs(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _, c=capability: c)
         require_float8(section(recipe=recipe), GPU)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (9, 0))
-    with pytest.raises(SetpointError, match=r"compute capability 10.0 \(Blackwell\) .* has 9.0"):
+    with refused():
         require_float8(section(recipe="nvfp4"), GPU)
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
-    with pytest.raises(SetpointError, match=r"pip install 'setpoint\[float8\]'"):
+    with refused():
         require_float8(section(emulate=True), GPU)
 
 
@@ -236,13 +236,3 @@ def test_layers_that_do_not_fit_are_named() -> None:
     assert told({"output": (16, 16)}) == [
         ": finds no linear layer: the model has none that skip does not match"
     ]
-
-
-def test_fp16_needs_a_gpu() -> None:
-    for device in ("auto", "cpu"):
-        (problem,) = fp16_problems("weights.dtype", "fp16", device)
-        assert problem.path == "weights.dtype"
-        assert problem.message.startswith("fp16 needs a GPU")
-        assert problem.hint == ON_A_GPU
-    for chosen, device in (("fp16", "cuda"), ("bf16", "cpu")):
-        assert not list(fp16_problems("precision.compute", chosen, device))

@@ -21,12 +21,9 @@ from setpoint.precision.mixed_precision import (
     MasterWeights,
     OptimizerParams,
     build_scaler,
-    build_weights,
     cast_parameters,
-    compute_in,
     convert_state,
     state_dtype,
-    store_in,
 )
 from setpoint.train.config import Job
 from setpoint.train.objective import Objective
@@ -37,6 +34,7 @@ from ..model.pretrained.theirs import CASES, make, tokens
 from ..model.small import small_model
 from ..support.cases import few, rotated
 from ..support.forks import forked
+from ..support.snapshots import refused
 from ..support.tensors import make_batch
 
 CPU, FP32, BF16 = torch.device("cpu"), torch.float32, torch.bfloat16
@@ -46,24 +44,6 @@ IN_BF16: dict[str, Any] = {"params": "bf16", "compute": "bf16"}
 
 def section(**values: Any) -> Precision:
     return resolve(Precision(**values))
-
-
-def test_which_weights_are_stored_and_updated() -> None:
-    for values, kind, stored, held in (
-        ({}, OptimizerParams, FP32, FP32),
-        (IN_BF16, OptimizerParams, BF16, BF16),
-        ({**IN_BF16, "master": "fp32"}, MasterWeights, BF16, FP32),
-    ):
-        model = nn.Linear(3, 3)
-        before = model.weight.detach().clone()
-        full = store_in(section(**values), model)
-        assert {p.dtype for p in model.parameters()} == {stored}
-        weights = build_weights(section(**values), model, full)
-        assert type(weights) is kind
-        assert {p.dtype for p in weights.parameters()} == {held}
-        assert not full
-        if kind is MasterWeights:
-            assert torch.equal(dict(weights.named_parameters())["weight"], before)
 
 
 def test_a_state_of_other_formats_is_converted() -> None:
@@ -111,17 +91,6 @@ def test_emulated_bf16_is_said_at_the_start(
     monkeypatch.setattr(torch.backends.cpu, "get_cpu_capability", lambda: capability)
     job = compose(Job, "tiny", flags=[f"--precision.compute={compute}"]).resolve()
     assert ("fp32 is several times as fast" in device_line(job, CPU)) == said
-
-
-@pytest.mark.parametrize(
-    ("compute", "stored"), [("fp32", "fp32"), ("bf16", "fp32"), ("bf16", "bf16")]
-)
-def test_products_are_in_the_format_and_weights_are_not(compute: str, stored: str) -> None:
-    linear, x = torch.nn.Linear(4, 4, dtype=FORMATS[stored]), torch.randn(2, 4)
-    with compute_in(compute, stored, CPU):
-        assert linear(x.to(FORMATS[stored])).dtype == FORMATS[compute]
-        assert torch.is_autocast_enabled("cpu") == (compute != stored)
-    assert linear.weight.dtype == FORMATS[stored]
 
 
 def update(scaler: LossScaler, factor: float = 1.0) -> tuple[bool, torch.Tensor]:
@@ -178,7 +147,7 @@ def test_an_overflow_is_skipped_and_counted() -> None:
 def test_a_scale_that_cannot_help_ends_the_run() -> None:
     scaler = scaler_of(initial=2 * LEAST)
     assert not update(scaler, math.inf)[0]
-    with pytest.raises(RunError, match="not finite even with the loss scaled by 6.10352e-05; 2 st"):
+    with refused(RunError):
         update(scaler, math.nan)
 
 
@@ -403,7 +372,7 @@ def test_masters_are_saved_and_loaded_bit_for_bit() -> None:
     loaded.load(exact)
     assert torch.equal(loaded.state()["inner.weight"], exact["inner.weight"])
     assert torch.equal(other.inner.weight, exact["inner.weight"].to(BF16)), "the model follows"
-    with pytest.raises(RunError, match="not contain the weight inner.weight"):
+    with refused(RunError):
         loaded.load({"embedding.weight": saved["embedding.weight"]})
 
 

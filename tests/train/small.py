@@ -6,7 +6,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor, nn
+
 from setpoint.config.composition import compose
+from setpoint.config.values.user_code import allow_imports
 from setpoint.resilience.signals import StopRequest
 from setpoint.track.progress import Progress
 from setpoint.track.trackers import Trackers
@@ -21,6 +24,9 @@ from setpoint.train.run import train
 from setpoint.train.run_state import States, states_of
 from setpoint.train.verdict import StepResult
 
+allow_imports(__name__)
+TABLE = ("model=import", f"model.target={__name__}.Table")
+PRINTING = ("model=import", f"model.target={__name__}.Printing")
 TEXT = """
 name = "small"
 duration = "30 steps"
@@ -108,6 +114,29 @@ class Notes(Progress):
     def note(self, text: str) -> None:
         """See `Progress.note`."""
         self.seen.append(text)
+
+
+class Table(nn.Module):
+    """A model of a user's own: a table of logits."""
+
+    def __init__(self, vocab_size: int, dropout: float = 0.0, scale: float = 1.0) -> None:
+        super().__init__()
+        self.scale = scale
+        self.table = self.token_embedding = nn.Embedding(vocab_size, vocab_size)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up logits."""
+        return self.table(tokens) * self.scale
+
+
+class Printing(Table):
+    """A model that prints, which no graph can hold."""
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Look up logits."""
+        logits = self.table(tokens)
+        print(end="")
+        return logits * 2
 
 
 class Killed(BaseException):

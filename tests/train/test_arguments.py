@@ -9,17 +9,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from setpoint.config import ConfigError, SetpointError, compose
+from setpoint.config import ConfigError, compose
 from setpoint.config.record.record import fingerprint
 from setpoint.data.corpus import Corpus
 from setpoint.data.sources.config import Conversations
 from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop
+from setpoint.train.loop import Callback
 from setpoint.train.run import Run, train
-from setpoint.train.verdict import StepResult
 
 from ..support.snapshots import refused
-from .small import assert_same_run, events, small_job, write_config
+from .small import Steps, assert_same_run, events, small_job, write_config
 
 TEXTS = [f"the number {n} and its square {n * n}. " * 3 for n in range(60)]
 CHATS = [
@@ -46,7 +45,7 @@ def test_a_job_in_any_form_is_the_same_run(tmp_path: Path) -> None:
     assert trained(tmp_path).directory == run
     # A run directory goes on where it is, as on the command line.
     assert train(str(run)).directory == run
-    with pytest.raises(SetpointError, match="cannot be resumed"):
+    with refused():
         train(run, overrides={"optimizer.lr": 0.5})
 
 
@@ -68,7 +67,7 @@ def test_data_in_memory_is_what_the_same_rows_in_a_file_are(tmp_path: Path) -> N
     other = trained(tmp_path, data=TEXTS[1:])
     assert other.directory != outcome.directory
     assert trained(tmp_path, data=(text for text in TEXTS)).started.step == 3
-    with pytest.raises(SetpointError, match=r"data\.sources\.0\.paths\n +saved"):
+    with refused():
         trained(tmp_path, data=TEXTS[1:], directory=outcome.directory)
 
 
@@ -79,10 +78,8 @@ def test_a_process_without_the_data_says_where_it_came_from(
 
     run = trained(tmp_path, data=TEXTS).directory
     monkeypatch.setattr(MemoryFileSystem, "store", {})
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         train(run)
-    assert "a Python program has passed to train(data=...)" in str(caught.value)
-    assert "--data.sources.0.paths.0 data.jsonl --accept data" in str(caught.value)
 
 
 class Rows:
@@ -124,7 +121,7 @@ def test_rows_with_a_field_of_another_name(tmp_path: Path) -> None:
     texts = trained(tmp_path, data=TEXTS, overrides={"name": "texts"}).components.corpora[0]
     assert isinstance(found, Corpus) and isinstance(texts, Corpus)
     assert np.array_equal(found.tokens[:], texts.tokens[:])
-    with pytest.raises(SetpointError, match="line 1 has no field 'text'; its fields are body"):
+    with refused():
         trained(tmp_path, data=rows)
 
 
@@ -137,7 +134,7 @@ def test_conversations_in_columns_of_other_names(tmp_path: Path) -> None:
     assert isinstance(run.job.data.sources[0], Conversations)
     whole = {"data.sources.0": {"template": "plain", "columns": columns}}
     assert fingerprint(trained(tmp_path, data=rows, overrides=whole).job) == fingerprint(run.job)
-    with pytest.raises(SetpointError, match="Text .* has no field 'columns'"):
+    with refused():
         trained(tmp_path, data=TEXTS, overrides={"data.sources.0.columns": None})
 
 
@@ -152,23 +149,13 @@ def test_conversations_in_memory(tmp_path: Path) -> None:
     assert fingerprint(again.job) == fingerprint(outcome.job)
 
 
-@pytest.mark.parametrize(
-    ("data", "said"),
-    [
-        ("text", r"data is a str \(one text\)"),
-        ({"train": TEXTS}, r"data is a dict \(keys train\)"),
-        (5, "data is 5"),
-        ([], "data has no rows"),
-        ([b"x"], r"data\[0\] is bytes b'x'"),
-        (["a", CHATS[0]], r"data\[1\]: expected texts, like the rows before it, got"),
-        (["a", "\ud800"], r"data\[1\]: '\\ud800' is a surrogate"),
-        ([{"text": "a", "x": object()}], r"data\[0\]: it cannot be written as JSON: object"),
-    ],
-)
-def test_what_is_no_data(tmp_path: Path, data: Any, said: str) -> None:
-    with pytest.raises(SetpointError, match=f"train: {said}") as caught:
-        trained(tmp_path, data=data)
-    assert "Valid: a list of str; rows with the key text" in str(caught.value)
+def test_wrong_data(tmp_path: Path) -> None:
+    no_json = [{"text": "a", "x": object()}]
+    for data in (
+        "text", {"train": TEXTS}, 5, [], [b"x"], ["a", CHATS[0]], ["a", "\ud800"], no_json,
+    ):  # fmt: skip
+        with refused():
+            trained(tmp_path, data=data)
     assert not (tmp_path / "runs").exists()
 
 
@@ -177,52 +164,33 @@ def test_a_text_beside_a_preference_pair_is_refused() -> None:
         train("tiny", data=[{"text": "a"}, {"text": "a", "chosen": "b", "rejected": "c"}])
 
 
-@pytest.mark.parametrize(
-    ("given", "said"),
-    [
-        ({"source": 5}, "train: source = 5\nValid: a Job"),
-        ({"source": "tny"}, "there is no preset 'tny'"),
-        ({"overrides": "seed=3"}, r"overrides must be a list of str, as in .*; got 'seed=3'"),
-        ({"accept": 3}, "accept must be a list of fields or sections; got 3"),
-        ({"stop": True}, "stop must be a StopRequest or None; got True"),
-        ({"callbacks": Callback()}, "callbacks must be a list"),
-        ({"callbacks": [Callback]}, r"callbacks\[0\] is the class Callback"),
-        ({"until": 0}, "until must be a step"),
-        ({"directory": 3}, "directory must be a path"),
-    ],
-)
-def test_wrong_arguments(given: dict[str, Any], said: str) -> None:
-    with pytest.raises(SetpointError, match=said):
-        train(**{"source": "tiny", **given})
-
-
-class Counts(Callback):
-    def __init__(self) -> None:
-        self.steps: list[int] = []
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        self.steps.append(loop.position.step)
+def test_wrong_arguments() -> None:
+    wrong: list[dict[str, Any]] = [
+        {"source": 5}, {"overrides": "seed=3"}, {"accept": 3}, {"stop": True},
+        {"callbacks": Callback()}, {"callbacks": [Callback]}, {"until": 0}, {"directory": 3},
+    ]  # fmt: skip
+    for given in wrong:
+        with refused():
+            train(**{"source": "tiny", **given})
 
 
 def test_callbacks_as_objects(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    counts = Counts()
-    run = trained(tmp_path, callbacks=[counts], until=2).directory
-    assert counts.steps == [1, 2]
-    assert events(run, "start")[0]["callbacks"] == [f"{__name__}.Counts"]
+    steps = Steps()
+    run = trained(tmp_path, callbacks=[steps], until=2).directory
+    assert [result.step for result in steps.seen] == [1, 2]
+    name = f"{Steps.__module__}.Steps"
+    assert events(run, "start")[0]["callbacks"] == [name]
     # They are in no record, which a session without them says.
     trained(tmp_path, overrides={"tracking.progress": "lines"})
-    lost = f"train(callbacks=...), are not recorded and will not be called: {__name__}.Counts\n"
+    lost = f"train(callbacks=...), are not recorded and will not be called: {name}\n"
     assert lost in capsys.readouterr().out
     assert "callbacks" not in events(run, "resume")[0]
 
 
 def test_data_in_memory_beside_other_sources_is_refused(tmp_path: Path) -> None:
     paths = [str(tmp_path / "other.txt")]
-    for key, given in (
-        ("data.sources", [{"type": "text", "paths": paths}]), ("data.sources.0.paths", paths),
-    ):  # fmt: skip
-        with pytest.raises(SetpointError, match=r"data replaces data\.sources"):
-            trained(tmp_path, data=TEXTS, overrides={key: given})
+    with refused():
+        trained(tmp_path, data=TEXTS, overrides={"data.sources.0.paths": paths})
     assert not (tmp_path / "runs").exists()
 
 

@@ -31,6 +31,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 
 from ..support.forks import forked
+from ..support.snapshots import refused
 from ..support.variants import sections
 from .effects.checkpoint_fields import late_copies
 from .small import assert_same_run, events, small_job
@@ -217,26 +218,14 @@ def test_a_failed_write_ends_the_run_after_a_later_step(
             disk.opens.set()
 
     monkeypatch.setattr(Loop, "advance", advancing)
-    with pytest.raises(RunError) as caught:
+    with refused(RunError):
         train(small_job(tmp_path, *IN_BACKGROUND, "duration=1000 steps"))
     run = run_of(tmp_path)
-    assert str(caught.value) == (
-        f"the checkpoint of step 8 could not be saved in {run / 'checkpoints'}: No space left on "
-        f"device; step 4 is still there. Free some space, or keep fewer with checkpoint.keep"
-    )
     assert 10 <= steps[-1] <= 12, "a step further, or the next save that finds no place"
     assert [row["step"] for row in events(run, "save")] == [4]
     assert list(list_checkpoints(run / "checkpoints")) == [4]
     assert not unfinished(run / "checkpoints")
     assert (run / "checkpoints" / "latest").read_text() == "step-00000004\n"
-
-
-def test_a_failed_write_of_the_last_checkpoint_fails_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    Disk(monkeypatch, broken=12)
-    with pytest.raises(RunError, match="step 12 could not be saved.*step 8 is still there"):
-        train(small_job(tmp_path, *IN_BACKGROUND))
 
 
 @pytest.mark.parametrize("broken", [None, 8])
@@ -279,14 +268,9 @@ def test_a_write_that_takes_too_long_is_given_up(
         threads.append(store._thread._thread)
 
     monkeypatch.setattr(CheckpointStore, "__init__", making)
-    with pytest.raises(RunError) as caught:
+    with refused(RunError):
         train(small_job(tmp_path, *IN_BACKGROUND, "checkpoint.wait_timeout=0.01"))
     root = run_of(tmp_path) / "checkpoints"
-    assert str(caught.value) == (
-        f"the checkpoint of step 12 was not written within checkpoint.wait_timeout = 0.01 s and is "
-        f"abandoned: the disk of {root} is too slow, or hangs. The newest checkpoint is "
-        f"{root / 'step-00000008'}"
-    )
     # What the disk does later makes no checkpoint of it.
     disk.opens.set()
     threads[0].join(60)
@@ -302,7 +286,7 @@ def test_saves_given_up_leave_the_next_writer_alone(
     store.prepare()
     for step in (10, 20):
         store.save(step, {"model": {"w": torch.zeros(4)}}, {})
-    with pytest.raises(RunError, match="abandoned"):
+    with refused(RunError):
         store.wait(0.01)
     other = tmp_path / "step-00000030.tmp-1"
     other.mkdir()
@@ -313,7 +297,7 @@ def test_saves_given_up_leave_the_next_writer_alone(
     assert list(tmp_path.iterdir()) == [other]
 
 
-def test_so_many_copies_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_limited_number_of_copies_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     in_flight = 3
     disk, store = Disk(monkeypatch, slow=0), store_at(tmp_path, in_flight)
     weights, saved = torch.zeros(3), list[str]()
@@ -336,7 +320,7 @@ def test_so_many_copies_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.Mon
     monkeypatch.setattr(store, "_stage", staging_copy)
     disk.opens.set()
     save(in_flight)
-    # Whoever asks what is there waits for it.
+    # Loading waits for pending saves.
     found = store.load_newest()
     assert found is not None and found.step == in_flight
     assert torch.equal(in_memory(found.tensors["model"]["w"]), torch.full((3,), float(in_flight)))
@@ -344,24 +328,7 @@ def test_so_many_copies_wait_and_no_more(tmp_path: Path, monkeypatch: pytest.Mon
     assert not store.close()
 
 
-def test_host_memory_is_used_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    store, places = store_at(tmp_path), list[int]()
-    copy = staging.HostMemory.copy
-
-    def copying(memory: staging.HostMemory, tensor: torch.Tensor) -> memoryview:
-        found = copy(memory, tensor)
-        places.append(np.frombuffer(found, np.uint8).ctypes.data)
-        return found
-
-    monkeypatch.setattr(staging.HostMemory, "copy", copying)
-    tensors = {"model": {"w": torch.ones(3), "t": torch.ones(2, 2).t(), "n": torch.tensor(1)}}
-    for step in range(3):
-        store.save(step, tensors, {})
-        store.wait()
-    assert len(set(places)) == 3 and len(places) == 9
-
-
-def test_who_keeps_a_request_to_stop_keeps_no_copies(
+def test_a_kept_stop_request_keeps_no_copies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     made, memories = HostMemory.__init__, list[ref[HostMemory]]()
@@ -385,18 +352,10 @@ def test_too_little_memory_for_a_copy_is_said_in_words(
     store.save(1, tensors, {})
     store.wait()
 
-    def refused(memory: HostMemory, tensor: torch.Tensor) -> memoryview:
-        raise RuntimeError("can't allocate memory: you tried to allocate 2000000 bytes")
-
-    monkeypatch.setattr(HostMemory, "copy", refused)
-    with pytest.raises(RunError) as caught:
+    error = RuntimeError("can't allocate memory: you tried to allocate 2000000 bytes")
+    monkeypatch.setattr(HostMemory, "copy", MagicMock(side_effect=error))
+    with refused(RunError) as caught:
         store.save(2, tensors, {})
-    assert str(caught.value) == (
-        f"the checkpoint of step 2 could not be saved in {store.root}: there is not enough host "
-        f"memory for its copy, which needs 2.0 MB on this rank; step 1 is still there. What helps: "
-        f"checkpoint.mode = sync, which copies one tensor at a time, or fewer than "
-        f"checkpoint.in_flight = 2 of them"
-    )
     assert "you tried to allocate" in str(caught.value.__cause__)
 
 
@@ -406,13 +365,8 @@ def test_too_little_memory_to_write_is_said_in_words(
     """Where a save that is waited for copies a tensor from a GPU."""
     monkeypatch.setattr(tensor_file, "_in_host_memory", MagicMock(side_effect=MemoryError))
     store = CheckpointStore(tmp_path)
-    with pytest.raises(RunError) as caught:
+    with refused(RunError):
         store.save(1, {"model": {"w": torch.ones(3)}}, {})
-    assert str(caught.value) == (
-        f"the checkpoint of step 1 could not be saved in {tmp_path}: there is not enough host "
-        f"memory to write it; there was none before it. What helps: less data in memory, or fewer "
-        f"ranks per machine"
-    )
     assert not list(tmp_path.iterdir())
 
 
@@ -430,7 +384,7 @@ def test_other_ranks_that_are_lost_meanwhile_are_named_in_words(
 
 
 def test_pages_are_locked_for_a_gpu_alone(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match="pins memory for copies from a GPU"):
+    with refused(ConfigError):
         small_job(tmp_path, "checkpoint.mode=async_pinned", "parallel.device=cpu")
 
 

@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.data.config import Data, Prepare
 from setpoint.data.prepare import prepare_all
 from setpoint.data.sources.config import Text
@@ -18,6 +17,7 @@ from setpoint.train.config import Job
 from setpoint.train.contract import ContractRefused
 from setpoint.train.run import rehearse, train
 
+from ..support.snapshots import refused
 from .small import events, small_job
 
 Kind = Callable[[Path, list[str]], str]
@@ -94,9 +94,8 @@ def refused_and_accepted(tmp_path: Path, kind: Kind, name: str, *flags: str) -> 
 
     run = train(job(TEXTS, 1)).directory
     again = job([*TEXTS[:7], "7 other words " * 4, *TEXTS[8:]], 2)
-    with pytest.raises(SetpointError) as refused:
+    with refused():
         train(again, directory=run)
-    assert f"1 changed: {name}" in str(refused.value)
     cached = [path for path in tmp_path.glob("cache/*") if path.is_dir()]
     assert len(cached) <= 1, "refused before the changed files are tokenized"
     assert dict(rehearse(again, run, ["data.sources"]))["state"] == "would resume at step 1"
@@ -134,11 +133,9 @@ def test_of_prepared_data_a_new_time_is_no_change(tmp_path: Path) -> None:
     rows = (tmp_path / "a.jsonl").read_text()
     (tmp_path / "a.jsonl").write_text(rows.replace(": ", ":"))
     again = small_job(tmp_path, "duration=3 steps", *fixed)
-    with pytest.raises(
-        ContractRefused, match=r"input files of train: 1 changed: text/a.jsonl"
-    ) as refused:
+    with refused(ContractRefused) as caught:
         train(again, directory=run)
-    assert refused.value.command.endswith("--accept data.sources")
+    assert caught.value.command.endswith("--accept data.sources")
     train(again, directory=run, accept=["data.sources"], until=2)
     assert "data" not in events(run, "resume")[-1]  # the documents are equal
     assert train(again, directory=run, accept=["data.sources"]).final_position.step == 3

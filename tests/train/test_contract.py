@@ -15,6 +15,7 @@ from setpoint.train.contract import check_contract, describe_accepted
 from setpoint.train.run import Run, train
 from setpoint.train.run_name import find_run
 
+from ..support.snapshots import refused
 from .small import essence, events, rows, small_job, snapshot, train_rows
 
 
@@ -25,27 +26,15 @@ def resume(run: Path, *flags: str) -> Run:
 
 
 @pytest.mark.parametrize(
-    ("flag", "path", "recorded", "today"),
-    [
-        ("optimizer.lr=0.5", "optimizer.lr", "0.01", "0.5"),
-        ("batch.global_size=8", "batch.global_size", "4", "8"),
-        ("user.note=x", "user.note", "(absent)", "'x'"),
-    ],
+    "flags",
+    [["optimizer.lr=0.5"], ["batch.global_size=8", "batch.accumulation=4"], ["user.note=x"]],
+    ids=lambda flags: flags[0],
 )
-def test_another_identity_is_refused_and_nothing_changes(
-    run: Path, flag: str, path: str, recorded: str, today: str
-) -> None:
+def test_another_identity_is_refused_and_nothing_changes(run: Path, flags: list[str]) -> None:
     before = snapshot(run)
-    flags = [flag]
-    if path == "batch.global_size":
-        flags.append("batch.accumulation=4")
-    with pytest.raises(SetpointError) as caught:
+    with refused() as caught:
         resume(run, *flags)
-    message = str(caught.value)
     assert caught.value.status == 2
-    assert f"{run} cannot be resumed: 1 identity value" in message
-    assert f"  {path}\n    saved      {recorded}" in message
-    assert f"    requested  {today} (command line {flag.partition('=')[0]})" in message
     assert snapshot(run) == before
 
 
@@ -85,13 +74,8 @@ def test_the_accepted_budget_is_told(run: Path) -> None:
 def test_longer_with_a_cosine_needs_the_recorded_horizon(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=6 steps")).directory
     before = snapshot(run)
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         resume(run, "duration=9 steps")
-    message = str(caught.value)
-    assert "schedule.horizon\n    saved      '6 steps' (derived from duration)" in message
-    assert message.endswith(
-        'To stay on the recorded learning-rate curve, add --schedule.horizon "6 steps".'
-    )
     assert snapshot(run) == before
     assert resume(run, "duration=9 steps", "schedule.horizon=6").final_position.step == 9
     # After the horizon the floor stays.
@@ -117,13 +101,8 @@ def test_what_moves_a_plateau_may_not_change(tmp_path: Path) -> None:
     flags = ("duration=6 steps", "schedule=plateau", "evaluation.every=2 steps")
     run = train(small_job(tmp_path, *flags)).directory
     before = snapshot(run)
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         resume(run, "duration=9 steps", "evaluation.sequences=3")
-    message = str(caught.value)
-    assert "cannot be resumed: 1 identity value" in message
-    assert "saved      'held_out every 2 steps, the first 12 sequences' (derived from" in message
-    assert "requested  'held_out every 2 steps, the first 3 sequences' (derived" in message
-    assert "schedule.evaluated_on follows from the section evaluation" in message
     assert snapshot(run) == before
     # Another evaluation that only looks on may come and go, also here.
     web = "evaluation.datasets=[{name: web, sources: [{type: random, documents: 9}]}]"
@@ -145,10 +124,8 @@ def test_a_run_keeps_counting_the_load_of_experts(tmp_path: Path) -> None:
     assert json.loads((run / "config.json").read_text())["model"]["moe"]["load_sequences"] == 2
     assert resume(run, *larger, "duration=8 steps").final_position.step == 8
     smaller = ("batch.micro_size=1", "batch.accumulation=4")
-    with pytest.raises(ConfigError, match="2 does not divide the 1 sequences of a micro-batch"):
+    with refused(ConfigError):
         resume(run, *smaller, "duration=9 steps")
-    with pytest.raises(ConfigError, match="record"):
-        train(small_job(tmp_path, *flags, *smaller))
     given = (*smaller, "model.moe.load_sequences=1", "duration=2 steps")
     assert train(small_job(tmp_path, *flags, *given)).directory != run
 
@@ -193,14 +170,14 @@ def test_a_moved_run_goes_on(tmp_path: Path, run: Path) -> None:
 
 def test_never_refuses_checkpoints(run: Path) -> None:
     before = snapshot(run)
-    with pytest.raises(SetpointError, match="never, but .* has checkpoints; choose another"):
+    with refused():
         resume(run, "checkpoint.resume=never")
     assert snapshot(run) == before
 
 
 def test_must_refuses_a_new_directory_and_makes_none(tmp_path: Path) -> None:
     job = small_job(tmp_path, "duration=2 steps", "checkpoint.resume=must")
-    with pytest.raises(SetpointError, match="must, but .* has no checkpoint"):
+    with refused():
         train(job)
     assert not (tmp_path / "runs").exists()
 
@@ -208,9 +185,8 @@ def test_must_refuses_a_new_directory_and_makes_none(tmp_path: Path) -> None:
 def test_a_budget_may_grow_and_not_shrink(run: Path) -> None:
     before = snapshot(run)
     for duration in ("3 steps", "[5 steps, 1 days]", "100 tokens"):
-        with pytest.raises(SetpointError, match="a budget may grow, not shrink") as caught:
+        with refused():
             resume(run, f"duration={duration}")
-        assert "'6 steps' (command line duration)" in str(caught.value)
     assert snapshot(run) == before
     assert resume(run, "duration=1 days, 7 steps").final_position.step == 7
 
@@ -228,9 +204,8 @@ def test_what_was_logged_stays_while_a_session_logs_nothing(tmp_path: Path) -> N
 
 def test_a_run_is_not_renamed_while_its_directory_is_given(run: Path) -> None:
     before = snapshot(run)
-    for flag in ("name=other", "experiment=x", "workspace=elsewhere"):
-        with pytest.raises(SetpointError, match="has no effect: the run is the one in"):
-            resume(run, flag)
+    with refused():
+        resume(run, "workspace=elsewhere")
     assert snapshot(run) == before
 
 
@@ -263,6 +238,6 @@ def test_a_failed_restore_leaves_the_record_alone(
 
     monkeypatch.setattr("setpoint.train.resume.restore", refuse)
     config = (run / "config.json").read_bytes()
-    with pytest.raises(RunError, match="no such device"):
+    with refused(RunError):
         resume(run, "duration=9 steps")
     assert (run / "config.json").read_bytes() == config

@@ -2,7 +2,6 @@
 
 import errno
 import math
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +23,7 @@ from setpoint.train.rules.run_rules import memory_suggestions
 from setpoint.train.run import train
 from setpoint.train.verdict import Verdict
 
+from ..support.snapshots import refused
 from .small import events, small_job
 
 
@@ -154,21 +154,13 @@ class Misspelt(torch.optim.SGD):
 
 def test_a_bug_in_an_imported_optimizer(tmp_path: Path) -> None:
     own = ("optimizer=import", f"optimizer.target={__name__}.Misspelt")
-    with pytest.raises(RunError) as caught:
+    with refused(RunError):
         train(small_job(tmp_path, *SHORT, *own))
-    text = re.sub(r"\(\S+py:\d+\)", "(FILE:N)", str(caught.value))
-    assert text == (
-        f"optimizer.target = {__name__}.Misspelt failed in its step: AttributeError: 'Misspelt' "
-        f"object has no attribute 'momentun' (FILE:N)"
-    )
 
 
 def test_a_backward_pass_without_a_deterministic_form(tmp_path: Path) -> None:
     own = ("model=import", f"model.target={__name__}.Unpooled")
-    words = (
-        "deterministic = true: .* no deterministic implementation of max_unpooling2d_forward_out "
-    )
-    with pytest.raises(RunError, match=words) as caught:
+    with refused(RunError) as caught:
         train(small_job(tmp_path, *SHORT, *own, "deterministic=true"))
     assert faults(tmp_path) == [str(caught.value)]
     assert not torch.are_deterministic_algorithms_enabled()
@@ -187,24 +179,18 @@ def test_what_others_know_better_passes(tmp_path: Path) -> None:
         assert caught.value is error
 
 
-@pytest.mark.parametrize(
-    "error",
-    [
+def test_too_little_memory_is_said_in_words(tmp_path: Path) -> None:
+    for error in (
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory"),
         RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"),
         RuntimeError("unable to mmap from file </torch_1_2>: Cannot allocate memory (12)"),
         OSError(errno.ENOMEM, "Cannot allocate memory"),
         torch.AcceleratorError("CUDA error: out of memory\nSearch for it", 2),
-    ],
-    ids=["Python", "CUDA", "CPU", "shared", "fork", "page-locked"],
-)
-def test_too_little_memory_is_said_in_words(tmp_path: Path, error: Exception) -> None:
-    job = small_job(tmp_path)
-    words = r"not enough memory for batch.micro_size = \d+"
-    with pytest.raises(RunError, match=words), explain_oom(job):
-        raise error
-    assert is_out_of_memory(error)
+    ):
+        assert is_out_of_memory(error), error
+    with refused(RunError), explain_oom(small_job(tmp_path)):
+        raise MemoryError
 
 
 def test_what_helps_is_what_is_not_done_yet(tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import torch
 
 from setpoint.checkpoint.config import Export
 from setpoint.config import Config
@@ -22,7 +21,6 @@ from setpoint.config.draft.walk import leaves, sections
 from setpoint.config.schema.class_info import section_classes
 from setpoint.config.schema.field import MARK
 from setpoint.config.values.origin import DERIVED
-from setpoint.config.values.user_code import allow_imports
 from setpoint.config.words.names import dotted
 from setpoint.parallel.config import DeepEP, TorchFT
 from setpoint.parallel.engines import DeepSpeed
@@ -37,9 +35,8 @@ from ..data.tokenizers_here import byte_level
 from ..memory.spared import spared_device
 from ..precision.gpu_stand_in import gpu_stand_in
 from .effects.data_fields import prepare_sources
-from .small import small_job
+from .small import TABLE, small_job
 
-allow_imports(__name__)
 BASE = ("duration=3 steps", "model.dropout=0.1")
 TEXT = 'data.sources=[{type=text, paths=["{tmp}/text/*.txt"]}]'
 STDLIB = 'data.sources=[{type=stdlib, include=["json/*", "csv.py", "ast.py"]}]'
@@ -133,7 +130,7 @@ JOBS: dict[str, tuple[str, ...]] = {
     ),
     "float8": ("precision={params=bf16, compute=bf16, float8={emulate=true}}",),
     "imported": (
-        "model=import", f"model.target={__name__}.Table",
+        *TABLE,
         "optimizer={type=import, target=torch.optim.SGD, momentum=0.5}",
         "loss={type=import, target=torch.nn.CrossEntropyLoss}",
     ),
@@ -160,17 +157,6 @@ OF_RANKS = {
     }.items()
     for name in names.split()
 }
-
-
-class Table(torch.nn.Module):
-    """A model of the user's own: a table of logits."""
-
-    def __init__(self, vocab_size: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(vocab_size, vocab_size)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table(tokens)
 
 
 @contextmanager

@@ -1,6 +1,5 @@
 """Every choice of number formats is what it says in a run, or is refused in words."""
 
-import shutil
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -25,7 +24,8 @@ from setpoint.train.run_state import restore
 
 from ..checkpoint.stored import load
 from ..precision.gpu_stand_in import gpu_stand_in
-from .small import assert_same_run, events, loop_of, rows, small_job, states, train_rows
+from .effects.observations import updates
+from .small import assert_same_run, loop_of, rows, small_job, states, train_rows
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16}
 OPTIMIZERS = {
@@ -188,15 +188,7 @@ def losses(folder: Path, *flags: str) -> list[float]:
         "schedule.warmup=0", "optimizer.weight_decay=0", "model.init_std=0.3",
         "model.dim=32", "batch.micro_size=8", "batch.accumulation=1", *flags,
     )  # fmt: skip
-    components, found = build_components(job), list[float]()
-    loop = loop_of(job, components=components)
-    components.model.train()
-    for _ in range(60):
-        loop.pending = loop.take_step()
-        loop.advance(0.0)
-        result = loop.complete_pending()
-        found.append(result.loss)
-    return found
+    return [result.loss for result in updates(job)]
 
 
 def test_masters_follow_fp32_where_plain_bf16_stalls(tmp_path: Path) -> None:
@@ -226,20 +218,6 @@ def test_masters_start_from_what_was_drawn(tmp_path: Path) -> None:
         assert torch.equal(weight, drawn[name].bfloat16())
         rounded += int((weight.float() != held).sum())
     assert rounded > 1000
-
-
-def interrupted(folder: Path, *flags: str) -> Path:
-    """Train, go back to step 4 and train again; hold it against the run that went through."""
-    oracle = train(
-        small_job(folder, "duration=8 steps", *flags), directory=folder / "oracle"
-    ).directory
-    stopped = folder / "stopped"
-    train(small_job(folder, "duration=8 steps", *flags), directory=stopped)
-    shutil.rmtree(stopped / "checkpoints" / "step-00000008")
-    train(small_job(folder, "duration=8 steps", *flags), directory=stopped)
-    assert len([event for event in events(stopped) if event["event"] == "resume"]) == 1
-    assert_same_run(stopped, oracle)
-    return stopped
 
 
 def test_a_run_that_changes_its_formats_keeps_all_digits(tmp_path: Path) -> None:
@@ -287,8 +265,13 @@ def test_states_follow_a_change_of_formats(optimizer: str, tmp_path: Path) -> No
 
 def test_a_run_in_fp16_goes_on_bit_for_bit_and_counts_what_it_skips(tmp_path: Path) -> None:
     scale = f"precision.loss_scale={{initial={2.0**127}, backoff=1e-10, growth_interval=3}}"
+    flags = ("duration=8 steps", "precision.compute=fp16", "parallel.device=cuda", scale)
     with gpu_stand_in():
-        run = interrupted(tmp_path, "precision.compute=fp16", "parallel.device=cuda", scale)
+        job = small_job(tmp_path, *flags)
+        oracle = train(job, directory=tmp_path / "oracle").directory
+        for until in (4, None):
+            run = train(job, directory=tmp_path / "stopped", until=until).directory
+    assert_same_run(run, oracle)
     found = train_rows(run)
     assert [row["skipped_steps"] for row in found] == [1, 2, 3, 4, 4, 4, 4, 4]
     # In JSON an infinite norm is a text.

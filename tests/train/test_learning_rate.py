@@ -1,6 +1,6 @@
 """The learning rate of runs: by step, tokens and epochs, and what evaluations lower."""
 
-import signal
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -100,20 +100,28 @@ PLATEAU = (
 )  # fmt: skip
 
 
+def walked(job: Job, seconds: float = 0.0) -> Iterator[tuple[Position, float, Loop]]:
+    """Take the steps of a job: the position before each, and its rate."""
+    loop = loop_of(job)
+    while loop.goes_on:
+        before = loop.position
+        loop.pending = loop.take_step()
+        loop.advance(seconds)
+        yield before, loop.complete_pending().lr, loop
+
+
+def per_epoch_of(job: Job) -> float:
+    return len(build_components(job).train_data) / 4
+
+
 def test_by_epoch_in_a_run(tmp_path: Path) -> None:
     job = small_job(tmp_path, *BATCH, *EPOCHS, "duration=60 steps")
     assert isinstance(job.schedule, Moving)
-    components = build_components(job)
-    loop = loop_of(job, components=components)
-    per_epoch = len(components.train_data) / 4
-    curve, seen = job.schedule.build(), []
-    for step in range(60):
-        loop.pending = loop.take_step()
-        loop.advance(0.0)
-        result = loop.complete_pending()
-        seen.append(result.lr)
+    per_epoch, curve, seen = per_epoch_of(job), job.schedule.build(), list[float]()
+    for step, (_, rate, _) in enumerate(walked(job)):
         first = next(n for n in range(step + 1) if n // per_epoch == step // per_epoch)
-        assert result.lr == 0.01 * curve(first)
+        assert rate == 0.01 * curve(first)
+        seen.append(rate)
     assert 60 / per_epoch > 2 and len(set(seen)) == int(59 // per_epoch) + 1
 
 
@@ -136,45 +144,37 @@ def test_a_run_in_each_unit_has_the_rates_of_its_curve(
     tmp_path: Path, name: str, unit: str
 ) -> None:
     job = small_job(tmp_path, *BATCH, *SHORT, *VARIANTS[name], *UNITS[unit], "evaluation=null")
-    components = build_components(job)
-    loop, curve = loop_of(job, components=components), job.schedule.build()
-    per_epoch, found = len(components.train_data) / 4, list[float]()
-    while loop.goes_on:
-        step = loop.position.step
+    per_epoch, curve, found = per_epoch_of(job), job.schedule.build(), list[float]()
+    for before, rate, loop in walked(job):
+        step = before.step
         place = ScheduleTime(
             {"steps": step, "tokens": 64 * step, "epochs": step / per_epoch},
             {"steps": 1, "tokens": 64, "epochs": 1 / per_epoch},
         )
-        loop.pending = loop.take_step()
-        loop.advance(0.0)
-        result = loop.complete_pending()
-        found.append(result.lr)
-        assert result.lr == pytest.approx(0.01 * curve(place), rel=1e-12)
-    assert is_over(job.duration, loop.position) and len(found) > 10
-    assert found[0] > 0 and max(found) == pytest.approx(0.01)
+        assert rate == pytest.approx(0.01 * curve(place), rel=1e-12)
+        found.append(rate)
+        assert loop.goes_on != is_over(job.duration, loop.position)
+    assert len(found) > 10 and found[0] > 0 and max(found) == pytest.approx(0.01)
 
 
 @pytest.mark.parametrize(("name", "duration"), [("cosine", "0.3 s"), ("wsd", "[30 steps, 0.3 s]")])
 def test_a_run_in_time_follows_the_clock(tmp_path: Path, name: str, duration: str) -> None:
     job = small_job(tmp_path, *BATCH, *VARIANTS[name], f"duration={duration}")
-    loop = loop_of(job)
-    curve, seconds = job.schedule.build(), 0.0
-    while loop.goes_on:
-        at = loop.position
+    curve, steps = job.schedule.build(), 0
+    for at, rate, _ in walked(job, seconds=1 / 64):
         place = ScheduleTime({unit: at.in_unit(unit) for unit in EVERY}, {"steps": 1, "tokens": 64})
-        loop.pending = loop.take_step()
-        loop.advance(1 / 64)  # so long does a step take here
-        result = loop.complete_pending()
-        assert result.lr == 0.01 * curve(place)
-        seconds += 1 / 64
-    assert loop.position.seconds == seconds == 20 / 64
+        assert rate == 0.01 * curve(place)
+        steps += 1
+    assert steps == 20
 
 
 def test_a_stopped_run_in_epochs_is_the_same_to_the_bit(tmp_path: Path) -> None:
     units = (*UNITS["epochs"], *UNITS["a warm-up in epochs"][1:])
     flags = (*BATCH, *SHORT, "schedule=wsd", *units, "evaluation.every=9 steps")
     oracle = train(small_job(tmp_path / "whole", *flags)).directory
-    assert_same_run(interrupted(small_job(tmp_path / "stopped", *flags), 20), oracle)
+    job = small_job(tmp_path / "stopped", *flags)
+    train(job, until=20)
+    assert_same_run(train(job).directory, oracle)
 
 
 @pytest.mark.parametrize("flags", [EPOCHS, PLATEAU], ids=["epoch", "plateau"])
@@ -187,20 +187,3 @@ def test_a_resumed_run_has_the_same_rates(tmp_path: Path, flags: tuple[str, ...]
     for steps in (26, 36) if flags is PLATEAU else (12, 36):
         parts = train(small_job(tmp_path / "parts", *base, f"duration={steps} steps")).directory
     assert rates(parts) == rates(whole)
-
-
-def interrupted(job: Job, at: int) -> Path:
-    """Train with a break."""
-    from setpoint.train import loop as module
-
-    real = module.Loop.advance
-
-    def advance(self: Loop, *rest: object) -> None:
-        real(self, *rest)  # pyright: ignore[reportArgumentType]
-        if self.position.step == at:
-            self.stop.signal = signal.SIGTERM
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module.Loop, "advance", advance)
-        train(job)
-    return train(job).directory

@@ -5,7 +5,6 @@ import math
 import random
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -13,13 +12,14 @@ from torch import nn
 from torch.nn import functional as F
 
 from setpoint.checkpoint.loading import verify_directory
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback, Loop, Phase
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
+from ..support.snapshots import refused
 from .poison import Poison
 from .small import events, loop_of, rows, small_job
 
@@ -218,9 +218,7 @@ def test_a_callback_ends_it_in_order(tmp_path: Path) -> None:
 def test_a_loss_that_is_not_finite_stops_before_the_update(tmp_path: Path, poison: Poison) -> None:
     job = small_job(tmp_path, "duration=9 steps", "checkpoint.every=1 steps", "checkpoint.keep=9")
     poison(4)
-    with pytest.raises(
-        RunError, match="step 4: the loss is .*not finite; the step was not"
-    ) as caught:
+    with refused(RunError) as caught:
         train(job)
     assert caught.value.status == 1
     (run,) = (tmp_path / "runs").iterdir()
@@ -302,11 +300,11 @@ def test_the_first_step_and_an_interval(tmp_path: Path, monkeypatch: pytest.Monk
     assert seen == ["start paused", "first 1", "paused"]
 
 
-@pytest.mark.parametrize("interval", ["1 min", -1.0, float("nan"), True])
-def test_an_interval_that_is_no_number_of_seconds(tmp_path: Path, interval: Any) -> None:
-    own = type("Own", (Callback,), {"min_interval": interval})
-    with pytest.raises(SetpointError, match=r"Own\.min_interval = .* not a number of seconds"):
-        train(small_job(tmp_path, "duration=1 steps"), callbacks=[own()])
+def test_an_interval_that_is_no_number_of_seconds(tmp_path: Path) -> None:
+    for interval in ("1 min", -1.0, float("nan"), True):
+        own = type("Own", (Callback,), {"min_interval": interval})
+        with refused():
+            train(small_job(tmp_path, "duration=1 steps"), callbacks=[own()])
 
 
 def test_what_a_callback_does_not_do_is_not_called(

@@ -9,7 +9,7 @@ import torch
 
 from setpoint.cli.main import main
 from setpoint.cli.reproduce import for_one_process
-from setpoint.config import RunError, SetpointError
+from setpoint.config import RunError
 from setpoint.ops.bad_batches import read_bad_batch
 from setpoint.ops.replay import Numbers, Replayed, replay
 from setpoint.track.run_directory import BAD_BATCHES, RunDirectory
@@ -17,6 +17,7 @@ from setpoint.train.build.components import build_components
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 
+from ..support.snapshots import refused
 from .poison import Poison
 from .small import events, rows, small_job
 
@@ -68,7 +69,7 @@ def test_a_step_with_gradients_that_are_not_finite_is_run_again(
 def test_outputs_that_are_not_finite_are_named_for_programs(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(RunError, match="step 2: the loss is nan"):
+    with pytest.raises(RunError):
         train(small_job(tmp_path, *FLAGS, *FAILING, "optimizer.lr=1e39"))
     (run,) = tmp_path.glob("runs/*")
     assert main(["replay", str(run), "2", "--json"]) == 0
@@ -144,7 +145,7 @@ def test_as_many_as_asked_for_are_kept_and_damage_is_said(tmp_path: Path, poison
     assert folders == ["step-00000005", "step-00000008"]
     (held,) = (run / BAD_BATCHES / folders[0]).glob("batch-0.*.safetensors")
     held.write_bytes(held.read_bytes()[:99])
-    with pytest.raises(SetpointError, match=r"step-00000005 is damaged.*\nValid: --from-data"):
+    with refused():
         again(run, 5, *flags)
 
 

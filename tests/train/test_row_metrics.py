@@ -20,7 +20,7 @@ from setpoint.train.row_metrics import Utilization, utilization_of
 from setpoint.train.run import train
 
 from ..support.forks import forked
-from .small import events, loop_of, rows, small_job
+from .small import TABLE, Table, events, loop_of, rows, small_job
 
 allow_imports(__name__)
 CPU = torch.device("cpu")
@@ -28,19 +28,8 @@ GPT2 = ("model=huggingface", "model.config=gpt2", "model.overrides.n_layer=2",
         "model.overrides.n_embd=24", "model.overrides.n_head=4")  # fmt: skip
 
 
-class Table(torch.nn.Module):
-    """A table of logits, which has no attention."""
-
-    def __init__(self, vocab_size: int, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(vocab_size, vocab_size)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table(tokens)
-
-
 class Speaking(Table):
-    """The same, which says what attention it has."""
+    """A table that says what attention it has."""
 
     class config:
         num_hidden_layers, num_attention_heads, hidden_size = 3, 2, 16
@@ -118,13 +107,12 @@ def test_models_of_transformers(tmp_path: Path, capsys: pytest.CaptureFixture[st
 
 
 def test_models_of_ones_own(tmp_path: Path) -> None:
-    base = ("model=import", "tracking.flops=all_parameters")
-    flags = (*base, f"model.target={__name__}.Table")
-    silent = used(small_job(tmp_path, *flags, without=NO_MODEL))
+    formula = "tracking.flops=all_parameters"
+    silent = used(small_job(tmp_path, *TABLE, formula, without=NO_MODEL))
     assert silent.flops_per_token is None
     assert silent.unknown is not None and "does not report the number of layers" in silent.unknown
-    flags = (*base, f"model.target={__name__}.Speaking")
-    found = used(small_job(tmp_path, *flags, without=NO_MODEL))
+    speaking = ("model=import", f"model.target={__name__}.Speaking")
+    found = used(small_job(tmp_path, *speaking, formula, without=NO_MODEL))
     assert found.flops_per_token == 6 * 257 * 257 + 12 * 3 * 16 * 16
 
 

@@ -18,14 +18,12 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from setpoint.checkpoint.folder import list_checkpoints
 from setpoint.config import RunError
-from setpoint.config.values.user_code import allow_imports
 from setpoint.train.build.components import build_components
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from .small import assert_same_run, events, rows, small_job, train_rows
+from .small import PRINTING, TABLE, assert_same_run, events, rows, small_job, train_rows
 
-allow_imports(__name__)
 SHORT = ("duration=4 steps", "model.layers=2", "evaluation.every=2 steps")
 # What is compared is what torch.compile captures; a few tests go on through its other stages, which
 # take most of the time.
@@ -66,20 +64,7 @@ CASES: dict[str, tuple[str, ...]] = {
 }  # fmt: skip
 
 
-class Printing(torch.nn.Module):
-    """A model of the user's own that prints, which no graph can hold."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(vocab_size, vocab_size)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        logits = self.table(tokens)
-        print(end="")
-        return logits * 2
-
-
-OWN = ("model=import", f"model.target={__name__}.Printing", "compile.scope=model")
+OWN = (*PRINTING, "compile.scope=model")
 
 
 def job_of(folder: Path, *flags: str) -> Job:
@@ -102,17 +87,6 @@ def trained(job: Job) -> tuple[Path, list[torch.Tensor]]:
         return train(job).directory, found
     finally:
         hook.remove()
-
-
-class Table(torch.nn.Module):
-    """A model of the user's own of two operations."""
-
-    def __init__(self, vocab_size: int) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(vocab_size, vocab_size)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return torch.tanh(self.table(tokens))
 
 
 def test_compiled_to_a_graph_of_derivatives_equals_eager(tmp_path: Path) -> None:
@@ -194,7 +168,7 @@ def test_a_part_that_runs_as_written_is_told(tmp_path: Path) -> None:
     outcome = train(job_of(tmp_path, *COMPILED, *OWN))
     (told,) = [text for e in events(outcome.directory, "compile") for text in e["fallbacks"]]
     assert "print" in told
-    assert "test_run_compiled.py:" in told
+    assert "small.py:" in told
     log = (outcome.directory / "logs" / "rank-0.log").read_text()
     assert log.count("graph break; the code that causes it runs eagerly") == 1
 
@@ -218,7 +192,7 @@ def test_sizes_that_vary_beyond_the_limit_end_the_run_if_they_must_not(tmp_path:
 def test_a_graph_that_must_be_whole_and_is_not(tmp_path: Path) -> None:
     with pytest.raises(RunError, match="torch.compile: Failed to trace builtin operator") as caught:
         train(job_of(tmp_path, *COMPILED, *OWN, "compile.fullgraph=true"))
-    assert "Traceback" not in str(caught.value) and "test_run_compiled.py:" in str(caught.value)
+    assert "Traceback" not in str(caught.value) and "small.py:" in str(caught.value)
     (run,) = (tmp_path / "runs").iterdir()
     assert "torch.compile" in events(run, "fault")[0]["error"]
 
@@ -251,7 +225,7 @@ def short_inductor() -> Iterator[None]:
 def test_artifacts_of_a_run_are_loaded_by_the_next(tmp_path: Path) -> None:
     """The second run begins with an empty cache and finds each graph."""
     kept = tmp_path / "kept"
-    flags = ("model=import", f"model.target={__name__}.Table", "compile.scope=graph",
+    flags = (*TABLE, "compile.scope=graph",
              f"compile.artifacts={kept}", "evaluation=null", "duration=1 steps")  # fmt: skip
 
     def run(name: str) -> tuple[str, dict[str, int]]:
@@ -285,7 +259,7 @@ def test_a_model_of_transformers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "model",
-    [("model=import", f"model.target={__name__}.Table"), ("model.layers=2", "model.dropout=0")],
+    [TABLE, ("model.layers=2", "model.dropout=0")],
     ids=["small", "transformer"],
 )
 @pytest.mark.slow

@@ -15,6 +15,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 from setpoint.train.run_name import identity_mark
 
+from ..support.snapshots import refused
 from .small import events, small_job, snapshot
 
 
@@ -38,6 +39,9 @@ def test_exactly_what_the_design_lists(tmp_path: Path) -> None:
     }  # fmt: skip
     for name in ("config.json", "origins.json", "config.toml"):
         assert (run / "checkpoints/step-00000006" / name).read_bytes() == (run / name).read_bytes()
+    for path in run.rglob("*"):
+        if path.is_file():
+            assert not path.read_bytes().startswith((b"\x80", b"PK")), f"{path} is pickled"
     names = ["start", "memory", "save", "save", "end"]
     assert [event["event"] for event in events(run)] == names
     environment = json.loads((run / "environment.json").read_text())
@@ -76,22 +80,18 @@ def test_a_new_run_names_an_unfinished_one_of_its_name(
 
 
 @pytest.mark.parametrize(
-    ("content", "words"),
-    [
-        (b"", "the sources have no text"),
-        (b"good until \xff here", "is not UTF-8: byte 0xff at offset 11"),
-        (b"short", "needs 17 tokens for one row"),
-    ],
+    ("content", "held_out"),
+    [(b"", 0.2), (b"good until \xff here", 0.2), (b"short", 0.95)],
+    ids=["empty", "not UTF-8", "short"],
 )
 def test_bad_data_is_refused_and_nothing_is_written(
-    tmp_path: Path, content: bytes, words: str
+    tmp_path: Path, content: bytes, held_out: float
 ) -> None:
     for number in range(20):
         (tmp_path / f"{number}.txt").write_bytes(content)
     source = f'data.sources=[{{type=text, paths=["{tmp_path}/*.txt"]}}]'
-    length = "held_out=0.95" if words.startswith("needs") else "held_out=0.2"
-    with pytest.raises(SetpointError, match=words) as caught:
-        train(small_job(tmp_path, source, f"data.{length}"))
+    with refused() as caught:
+        train(small_job(tmp_path, source, f"data.held_out={held_out}"))
     assert caught.value.status == 2
     assert not (tmp_path / "runs").exists()
 
@@ -136,7 +136,7 @@ def test_where_ranks_were_stays_with_a_first_start_that_failed(
         raise SetpointError("no answer from rank 1")
 
     monkeypatch.setattr(resume, "states_of", hang)
-    with pytest.raises(SetpointError, match="no answer"):
+    with refused():
         train(small_job(tmp_path), directory=stacks.parents[1])
     assert stacks.exists()
     monkeypatch.setattr(resume, "states_of", MagicMock(side_effect=ZeroDivisionError))
@@ -146,6 +146,6 @@ def test_where_ranks_were_stays_with_a_first_start_that_failed(
 
 
 def test_ranks_that_nothing_has_started(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="only one process was started.\nValid: .* --nproc 2"):
+    with refused():
         train(small_job(tmp_path, "parallel.world_size=2"))
     assert not (tmp_path / "runs").exists()

@@ -1,11 +1,9 @@
 """Names of run directories, and how a run is found again by its configuration."""
 
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint
 from setpoint.train import run_name
 from setpoint.train.contract import ContractRefused
@@ -13,6 +11,7 @@ from setpoint.train.run import train
 from setpoint.train.run_name import find_run, run_directory_of
 
 from ..support.records import remove_field
+from ..support.snapshots import refused
 from .small import events, small_job, snapshot, train_rows
 
 
@@ -33,13 +32,17 @@ def test_only_identity_gives_another_directory(tmp_path: Path) -> None:
         assert run_directory_of(small_job(tmp_path, *base, flag)) != first
 
 
-@pytest.mark.parametrize("flag", ["name", "experiment", "workspace"])
-def test_a_directory_that_no_system_can_make_is_refused(tmp_path: Path, flag: str) -> None:
-    for text in ("a" * 300, "a/" * 3000 if flag == "workspace" else "b" * 4000):
-        job = small_job(tmp_path, f"{flag}={text}")
-        with pytest.raises(SetpointError, match="at most 255 bytes") as caught:
-            run_directory_of(job)
-        assert len(str(caught.value)) < 500
+@pytest.mark.parametrize(
+    ("flag", "text"),
+    [("name", "a" * 300), ("experiment", "b" * 300), ("workspace", "c/" * 3000)],
+    ids=["name", "experiment", "workspace"],
+)
+def test_a_directory_that_no_system_can_make_is_refused(
+    tmp_path: Path, flag: str, text: str
+) -> None:
+    job = small_job(tmp_path, "workspace=w", f"{flag}={text}")
+    with refused():
+        run_directory_of(job)
 
 
 def test_a_run_set_aside_under_another_name_is_not_found(tmp_path: Path) -> None:
@@ -48,28 +51,9 @@ def test_a_run_set_aside_under_another_name_is_not_found(tmp_path: Path) -> None
     assert train(small_job(tmp_path, "duration=3 steps")).started.step == 0
 
 
-def test_only_records_of_the_same_run_are_read_where_a_new_run_would_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    read: list[str] = []
-    real = run_name._recorded
-
-    def recorded(folder: str) -> dict[str, Any]:
-        read.append(folder)
-        return real(folder)
-
-    monkeypatch.setattr(run_name, "_recorded", recorded)
+def test_a_damaged_record_beside_a_run_is_passed_over(tmp_path: Path) -> None:
     first = small_job(tmp_path, "duration=2 steps")
     place = str(train(first).directory)
-    assert read == []
-    train(first)
-    assert read == []  # it lies under its own name
-    train(small_job(tmp_path, "duration=2 steps", "optimizer.lr=0.5"))
-    assert read == []  # nor is there another one of this configuration
-    for name in ("small-x", "smaller-00000000", "small-0000000g"):
-        (tmp_path / "runs" / name).mkdir()
-    assert find_run(small_job(tmp_path, "duration=3 steps")) == place
-    assert read == [place]
     damaged = tmp_path / "runs" / "small-00000000"
     damaged.mkdir()
     (damaged / "config.json").write_text("[" * 10_000)
@@ -82,11 +66,11 @@ def test_an_accepted_value_finds_the_run(tmp_path: Path) -> None:
     flags = ("duration=6 steps", "checkpoint.every=5")
     first, second = small_job(tmp_path, *flags), small_job(tmp_path, *flags, "optimizer.lr=0.5")
     run = train(first, until=3).directory
-    with pytest.raises(SetpointError, match="--accept optimizer.lr has no effect: there is no run"):
+    with refused():
         train(second, accept=["optimizer.lr"])
     assert train(second, directory=run, accept=["optimizer.lr"]).final_position.step == 6
     assert train(second).directory == run
-    with pytest.raises(ContractRefused, match="saved      0.5"):
+    with refused(ContractRefused):
         train(first)
 
 
@@ -111,7 +95,7 @@ def test_a_run_recorded_before_a_field_was_declared_is_found_and_resumed(tmp_pat
     other = small_job(tmp_path, "duration=6 steps", "optimizer.eps=1e-6")
     remove_field(old, "optimizer.eps")
     assert find_run(other) != str(old)
-    with pytest.raises(ContractRefused, match=r"optimizer.eps\n    saved      \(absent\)"):
+    with refused(ContractRefused):
         train(other, directory=old)
 
 
@@ -120,21 +104,8 @@ def test_a_longer_configuration_finds_the_run_and_names_what_to_type(tmp_path: P
     short = train(small_job(tmp_path, "duration=4 steps")).directory
     other = train(small_job(tmp_path, "duration=4 steps", "optimizer.lr=0.5")).directory
     before = snapshot(short)
-    with pytest.raises(ContractRefused) as caught:
+    with refused(ContractRefused):
         train(small_job(tmp_path, "duration=6 steps"))
-    lines = str(caught.value).splitlines()
-    assert lines[0] == (f"{short} cannot be resumed: 1 identity value differs from the record")
-    assert lines[2:4] == [
-        "  duration (may be raised on resume)",
-        "    saved      '4 steps' (command line duration)",
-    ]
-    assert lines[-4:] == [
-        f"  To resume it as it was saved: setpoint train {short}",
-        "  To train a new run: the same command with --name NAME",
-        f"  To resume this run anyway: setpoint train {short} --duration '6 steps' --accept "
-        "schedule.horizon",
-        '  To stay on the recorded learning-rate curve, add --schedule.horizon "4 steps".',
-    ]
     assert snapshot(short) == before
     # The accepted configuration finds the run from then on; another one is another run still.
     outcome = train(small_job(tmp_path, "duration=6 steps"), accept=["schedule"])
@@ -158,20 +129,10 @@ def test_the_command_of_a_run_that_was_lengthened(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=4 steps")).directory
     train(small_job(tmp_path, "duration=6 steps"), directory=run, accept=["schedule"])
     before = snapshot(run)
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         train(small_job(tmp_path, "duration=4 steps"))
-    text = str(caught.value)
-    assert f"{run} cannot be resumed: a budget may grow, not shrink" in text
-    assert "    saved      '6 steps' (command line duration), lengthened from 4 steps\n" in text
-    assert "    requested  '4 steps' (command line duration)\n" in text
-    assert f"  {run} is finished at step 6; nothing is left to train.\n" in text
-    assert "To resume it" not in text
-    assert text.endswith("shorter one from the start: the same command with --name NAME")
     assert train(small_job(tmp_path, "duration=4 steps", "name=again")).final_position.step == 4
     # Where the directory was given, a name would have no effect.
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         train(small_job(tmp_path, "duration=4 steps"), directory=run)
-    assert str(caught.value).endswith(
-        f"setpoint train {run}/config.toml --duration '4 steps' --name NAME"
-    )
     assert snapshot(run) == before

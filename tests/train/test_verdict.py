@@ -23,6 +23,7 @@ from setpoint.train.run import train
 from setpoint.train.verdict import BadStepPolicy, SpikedSteps, StepResult, Verdict
 
 from ..support.forks import forked
+from ..support.snapshots import refused
 from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same
 from .small import Killed, events, loop_of, rows, small_job, train_rows
 from .test_finish import summary
@@ -53,12 +54,12 @@ def test_several_rollbacks_and_a_gradient_that_is_not_finite(
     job = small_job(tmp_path, *FLAGS, *flags)
     poison(5, 7, 8, 13, value=math.inf)
     # Batch 5 fails as step 5; then 6 is step 5 and 7 fails as step 6; 8 fails as step 5: too often.
-    with pytest.raises(RunError, match="gone back to the checkpoint of step 4 as often as"):
+    with refused(RunError):
         train(job)
     run = Path(next(tmp_path.glob("runs/*")))
     assert [e["failed"] for e in events(run, "rollback")] == [5, 6]
     # A restart goes on behind them, and counts them.
-    with pytest.raises(RunError, match=r"step 5: .* as often as .*limit = 2 allows"):
+    with pytest.raises(RunError):
         train(job)
     assert [e["failed"] for e in events(run, "rollback")] == [5, 6]
     more = small_job(tmp_path, *FLAGS, *flags[:1], "resilience.non_finite.limit=3")
@@ -161,17 +162,12 @@ def test_every_callback_and_tracker_hears_of_a_rollback(
 
 def test_without_a_checkpoint_there_is_no_rollback(tmp_path: Path, poison: Poison) -> None:
     poison(3)
-    with pytest.raises(RunError) as caught:
+    with refused(RunError):
         train(small_job(tmp_path, *FLAGS, "resilience.non_finite=rollback"))
-    assert str(caught.value) == (
-        "step 3: the loss is nan and the gradient norm nan, and resilience.non_finite = rollback "
-        "has no checkpoint to return to. Lower checkpoint.every (4 steps), or set "
-        "checkpoint.at_start = true"
-    )
     flags = ("resilience.non_finite=rollback", "checkpoint.at_start=true", "name=other")
     ended = train(small_job(tmp_path, *FLAGS, *flags))
     assert [e["step"] for e in events(ended.directory, "rollback")] == [0]
-    with pytest.raises(ConfigError, match="none is saved before the end"):
+    with refused(ConfigError):
         small_job(tmp_path, "resilience.non_finite=rollback", "checkpoint.every=never")
 
 
@@ -216,13 +212,10 @@ def test_the_limit_of_skipped_steps_holds_over_a_resume(tmp_path: Path, poison: 
     flags = ("resilience.non_finite=skip", "resilience.non_finite.limit=3", "tracking.every=5")
     job = small_job(tmp_path, *FLAGS, *flags)
     poison(4, 5, 6, 7)
-    for _ in range(2):
-        with pytest.raises(RunError) as caught:
-            train(job)
-        assert str(caught.value).startswith(
-            "step 7: the loss is nan and the gradient norm nan, and the 3 steps before it were "
-            "skipped for the same reason, as many as resilience.non_finite.limit allows."
-        )
+    with refused(RunError):
+        train(job)
+    with pytest.raises(RunError):
+        train(job)
     run = next(tmp_path.glob("runs/*"))
     state = json.loads((run / "checkpoints/step-00000004/state.json").read_text())
     assert state["non_finite"] == {"in_a_row": 1, "skipped": 1}
@@ -281,9 +274,9 @@ def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.pretrained=weights")
     policy = BadStepPolicy(job.resilience.non_finite, "resilience.non_finite")
     first = StepResult(Verdict.REFUSED, policy=policy, wrong="the loss is nan")
-    with pytest.raises(RunError, match=r"model.pretrained = weights may contain NaN"):
+    with refused(RunError):
         policy.apply(first, job, can_roll_back=False)
-    with pytest.raises(RunError, match=r"Lower optimizer.lr \("):
+    with refused(RunError):
         policy.apply(replace(first, began=Position(step=1)), job, can_roll_back=False)
 
 
@@ -293,7 +286,7 @@ def test_numbers_that_are_finite_on_this_rank_are_not_called_otherwise(tmp_path:
     policy = BadStepPolicy(job.resilience.non_finite, "resilience.non_finite")
     result = StepResult(Verdict.REFUSED, loss=4.0, grad_norm=2.0, policy=policy)
     result = replace(result, wrong=policy.describe(result))
-    with pytest.raises(RunError, match="norm 2 on this rank, but NaN or infinite on another; the"):
+    with refused(RunError):
         policy.apply(result, job, can_roll_back=False)
 
 
@@ -357,7 +350,7 @@ def test_a_rollback_goes_on_behind_a_spike(tmp_path: Path, poison: Poison) -> No
     check_rows(ended.directory, results)
     (event,) = events(ended.directory, "rollback")
     assert (event["step"], event["failed"], event["cause"]) == (8, 10, "spike")
-    with pytest.raises(ConfigError, match="rollback needs a checkpoint, but none is saved"):
+    with refused(ConfigError):
         small_job(tmp_path, *SPIKES, "resilience.spike.policy=rollback", "checkpoint.every=never")
 
 

@@ -16,6 +16,7 @@ from setpoint.train.run import rehearse, train
 from tests.support.tensors import read
 
 from ..checkpoint.stored import load as load_stored
+from ..support.snapshots import refused
 from .small import events, rows, small_job
 
 BASE = ("model.layers=2", "schedule.horizon=8 steps", "checkpoint.keep=null")
@@ -39,13 +40,12 @@ def tensors(run: Path, step: int) -> dict[str, torch.Tensor]:
     return read(joined(saved))
 
 
-def refused(folder: Path, *flags: str) -> str:
-    """What is said, and that nothing was written."""
-    with pytest.raises(SetpointError) as found:
+def refuse(folder: Path, *flags: str) -> None:
+    """Start a run that is refused, with nothing written."""
+    with refused() as caught:
         train(small_job(folder, *TO_8, *flags), directory=folder / "run")
     assert not (folder / "run" / "config.json").exists()
-    assert found.value.status == 2
-    return str(found.value)
+    assert caught.value.status == 2
 
 
 def test_goes_on_bit_for_bit(source: Path, tmp_path: Path) -> None:
@@ -61,7 +61,7 @@ def test_goes_on_bit_for_bit(source: Path, tmp_path: Path) -> None:
     assert events(tmp_path / "run", "start")[0]["step"] == 4
     # Its own checkpoints come first from now on, and what it was loaded from may be gone.
     job = small_job(tmp_path, *BASE, "duration=9 steps", "checkpoint.load=gone")
-    with pytest.raises(SetpointError, match=r"checkpoint\.load"):
+    with refused():
         train(job, directory=tmp_path / "run")
     longer = small_job(tmp_path, *BASE, "duration=9 steps", at_4(source))
     assert train(longer, directory=tmp_path / "run").started.step == 8
@@ -71,7 +71,7 @@ def test_a_run_means_its_latest(source: Path, tmp_path: Path) -> None:
     flags = (*BASE, "duration=9 steps", f"checkpoint.load={source}")
     assert dict(rehearse(small_job(tmp_path, *flags)))["state"] == "would start at step 8"
     assert train(small_job(tmp_path, *flags), directory=tmp_path / "run").started.step == 8
-    assert "nothing left to train" in refused(tmp_path / "x", f"checkpoint.load={source}")
+    refuse(tmp_path / "x", f"checkpoint.load={source}")
 
 
 def test_leaves_out_what_is_excluded(source: Path, tmp_path: Path) -> None:
@@ -99,8 +99,7 @@ def test_leaves_out_what_is_excluded(source: Path, tmp_path: Path) -> None:
 
 def test_weights_of_another_shape_are_refused_unless_excluded(source: Path, tmp_path: Path) -> None:
     other = (at_4(source), "model.ffn_dim=24")
-    text = refused(tmp_path / "x", *other)
-    assert "does not fit the model" in text and "in the model" in text and "exclude" in text
+    refuse(tmp_path / "x", *other)
     exclude = r'checkpoint.exclude=["feed_forward\\."]'
     train(small_job(tmp_path, *TO_8, *other, exclude), directory=tmp_path / "run")
     (event,) = events(tmp_path / "run", "load")
@@ -109,28 +108,23 @@ def test_weights_of_another_shape_are_refused_unless_excluded(source: Path, tmp_
 
 
 def test_a_pattern_that_is_found_nowhere_is_an_error(source: Path, tmp_path: Path) -> None:
-    text = refused(tmp_path, at_4(source), 'checkpoint.exclude=["outptu"]')
-    assert "matches none" in text and "Did you mean output?" in text
-    text = refused(tmp_path, at_4(source), 'checkpoint.exclude=["optimizer.norms"]')
-    assert "checkpoint.exclude.0 = 'optimizer.norms'" in text
-    with pytest.raises(ConfigError, match=r"only checkpoint\.load loads a part"):
+    for pattern in ("outptu", "optimizer.norms"):
+        refuse(tmp_path, at_4(source), f'checkpoint.exclude=["{pattern}"]')
+    with refused(ConfigError):
         small_job(tmp_path, 'checkpoint.exclude=["optimizer"]')
 
 
 def test_another_optimizer_needs_a_new_state(source: Path, tmp_path: Path) -> None:
     other = (at_4(source), "optimizer=lion")
-    assert "--checkpoint.exclude.append optimizer" in refused(tmp_path / "x", *other)
+    refuse(tmp_path / "x", *other)
     job = small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["optimizer"]')
     assert train(job, directory=tmp_path / "run").started.step == 4
 
 
 def test_other_rows_need_another_place(source: Path, tmp_path: Path) -> None:
-    other = (at_4(source), "batch.sequence_length=8")
-    assert "counts rows, and batch.sequence_length changes the rows" in refused(
-        tmp_path / "x", *other
-    )
+    refuse(tmp_path / "x", at_4(source), "batch.sequence_length=8")
     other = (at_4(source), "data.sources.0.documents=30")
-    assert "--checkpoint.exclude.append loader" in refused(tmp_path / "x", *other)
+    refuse(tmp_path / "x", *other)
     train(
         small_job(tmp_path, *TO_8, *other, 'checkpoint.exclude=["loader"]'),
         directory=tmp_path / "run",
@@ -173,7 +167,7 @@ def test_weights_alone_need_a_new_optimizer(tmp_path: Path) -> None:
         directory=tmp_path / "a",
     )
     load = f"checkpoint.load={tmp_path / 'a'}"
-    assert "contains only the weights" in refused(tmp_path / "x", load)
+    refuse(tmp_path / "x", load)
     job = small_job(tmp_path, *TO_8, load, 'checkpoint.exclude=["optimizer"]')
     assert train(job, directory=tmp_path / "run").started.step == 4
 
@@ -189,7 +183,7 @@ def test_starts_again_from_the_same_checkpoint_only(source: Path, tmp_path: Path
     lines = log.read_text().splitlines(keepends=True)
     log.write_text("".join(line for line in lines if '"end"' not in line))
     train(small_job(tmp_path, *BASE, "duration=5 steps"), directory=run)
-    with pytest.raises(SetpointError, match="which is another checkpoint"):
+    with refused():
         train(job, directory=tmp_path / "run")
 
 
@@ -199,7 +193,8 @@ def test_a_run_that_was_stopped_early_counts_anew(tmp_path: Path) -> None:
     outcome = train(small_job(tmp_path, *TO_8, *stopping), directory=tmp_path / "a")
     assert outcome.reason is not None and outcome.final_position.step < 8
     load = f"checkpoint.load={tmp_path / 'a'}"
-    assert "add evaluation to checkpoint.exclude" in refused(tmp_path / "x", *stopping, load)
+    with pytest.raises(SetpointError, match=r"\nValid: add evaluation to checkpoint\.exclude"):
+        train(small_job(tmp_path, *TO_8, *stopping, load), directory=tmp_path / "x")
     job = small_job(tmp_path, *TO_8, *stopping, load, 'checkpoint.exclude=["evaluation"]')
     assert train(job, directory=tmp_path / "run").final_position.step > outcome.final_position.step
 
@@ -219,9 +214,7 @@ def test_check_looks_for_what_is_to_be_loaded(source: Path) -> None:
 def test_the_division_is_compared_where_it_must_be_the_same(source: Path, tmp_path: Path) -> None:
     two = small_job(tmp_path, *TO_8, "parallel.world_size=2", "parallel.shard=2",
                     without=("accumulation",))  # fmt: skip
-    with pytest.raises(
-        SetpointError, match=r"parallel\.world_size = 2, not 1; parallel\.shard = 2, not 1"
-    ):
+    with refused():
         refuse_resharding(str(source), two)
     refuse_resharding(str(source), small_job(tmp_path, *TO_8))
 
@@ -240,9 +233,8 @@ def test_from_a_url(source: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "run" / "fetched").exists()
     (event,) = events(tmp_path / "run", "load")
     assert event["checkpoint"] == f"{run.url}/checkpoints/step-00000004"
-    said = refused(tmp_path / "x", f"checkpoint.load={run.url}")
-    assert "nothing left to train" in said and not (tmp_path / "x" / "run" / "fetched").exists()
-    gone = refused(tmp_path / "y", f"checkpoint.load=file://{tmp_path}/bucket/second")
-    assert "there is no complete checkpoint at file://" in gone
+    refuse(tmp_path / "x", f"checkpoint.load={run.url}")
+    assert not (tmp_path / "x" / "run" / "fetched").exists()
+    refuse(tmp_path / "y", f"checkpoint.load=file://{tmp_path}/bucket/second")
     (problem,) = load_problems(small_job(tmp_path, "checkpoint.load=ftpx://host/run").checkpoint)
     assert "unknown protocol, ftpx" in problem.message

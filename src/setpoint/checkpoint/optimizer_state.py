@@ -270,8 +270,8 @@ def _fitting_state(
         only_saved, only_here = sorted(saved - set(group)), sorted(set(group) - saved)
         if only_saved or only_here:
             raise SetpointError(
-                f"group {index} of the optimizer differs from the checkpoint's: parameters only "
-                f"in the checkpoint {_some(only_saved)}; only in this run {_some(only_here)}. "
+                f"group {index} of the optimizer has other parameters than in the checkpoint; only "
+                f"in the checkpoint: {_some(only_saved)}; only in this run: {_some(only_here)}. "
                 f"{_RULES}"
             )
     return state

@@ -83,8 +83,8 @@ def compile_model(
     """
     if config.scope == "block" and not layers:
         raise SetpointError(
-            f"compile.scope = block: the model, a {type(model).__name__}, has no repeated "
-            f"layers\nValid: compile.scope = model"
+            f"compile.scope = block: the model ({type(model).__name__}) has no repeated layers\n"
+            f"Valid: compile.scope = model"
         )
     parts = [("model", model)] if config.scope == "model" else layers
     compiled = Compiled({module: name for name, module in parts})

@@ -93,10 +93,10 @@ def _part(name: str, layer: nn.Module, part: str) -> nn.Module:
         module = getattr(layer, known, None)
         if isinstance(module, nn.Module):
             return module
-    children = ", ".join(key for key, _ in layer.named_children()) or "no modules at all"
+    children = ", ".join(key for key, _ in layer.named_children()) or "none"
     raise SetpointError(
-        f"memory.activation_checkpointing.parts: {name}, a {type(layer).__name__}, has no "
-        f"{part}, which would be called {' or '.join(NAMES[part])}; it has {children}\n"
+        f"memory.activation_checkpointing.parts: the layer {name} ({type(layer).__name__}) has no "
+        f"module named {' or '.join(NAMES[part])}; its modules: {children}\n"
         f"Valid: memory.activation_checkpointing.type = full, or operators"
     )
 

@@ -84,8 +84,7 @@ def frozen_problems(config: OptimizerConfig, parameters: Sequence[Parameter]) ->
     for index, span in enumerate(spans):
         if not any(matches([span.pattern], name) for name in trained):
             path = f"frozen_spans.{index}.pattern"
-            otherwise = "parameters that are trained at other times"
-            yield matches_nothing(path, span.pattern, trained, otherwise)
+            yield matches_nothing(path, span.pattern, trained, "parameters that frozen leaves")
     for index, span in enumerate(spans):
         # The spans at the start of this one, if counted in its unit.
         reached = {span.start.unit: span.start.count}

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Protocol, cast
 from setpoint.config import (
     PROGRAM,
     Composition,
-    Config,
     Origin,
     SetpointError,
     can_be_path,
@@ -187,7 +186,8 @@ def as_text(value: object) -> str:
         return "None"
     if isinstance(value, type):
         return f"the class {value.__name__}"
-    return f"a {type(value).__name__}" if isinstance(value, Config) else for_error(value)
+    has_text = isinstance(value, os.PathLike) or type(value).__module__ == "builtins"
+    return for_error(value) if has_text else f"a {type(value).__name__}"
 
 
 def _no_job(value: object, caller: str) -> SetpointError:

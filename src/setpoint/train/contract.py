@@ -137,8 +137,9 @@ def refuse_renaming(folder: str, accepted: Accepted) -> None:
     for item in accepted.differences:
         if item.path in ("name", "experiment", "workspace"):
             raise SetpointError(
-                f"{item.path} = {item.right!r} ({item.right_origin}) has no effect: the run is "
-                f"the one in {folder}. Remove it, or train a preset or file under the new name"
+                f"{item.path} = {_value_text(item.right, item.right_origin)} has no effect: the "
+                f"run is the one in {folder}. Remove it, or train a preset or file under the new "
+                f"name"
             )
 
 
@@ -531,10 +532,13 @@ def _as_argument(value: object) -> str:
 
 
 def _value_text(value: object, origin: str) -> str:
-    text = "(absent)" if value is ABSENT else repr(value)
+    is_word = value is None or isinstance(value, bool)
+    text = "(absent)" if value is ABSENT else plain(value) if is_word else repr(value)
     return f"{text} ({origin})" if origin else text
 
 
 def plain(value: object) -> str:
     """A value as shown in a sentence."""
-    return "null" if value is None or value is ABSENT else str(value)
+    if value is None or value is ABSENT:
+        return "null"
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -65,8 +65,8 @@ class EmbeddingNoise:
         """(B, S, dim) noise of the current micro-batch at the positions of this rank."""
         if not isinstance(model, Embeds):
             raise SetpointError(
-                f"model.embedding_noise: a {type(model).__name__} does not name its token "
-                f"embedding\nValid: 0, or a model with the attribute token_embedding"
+                f"model.embedding_noise: the model ({type(model).__name__}) does not name its "
+                f"token embedding\nValid: 0, or a model with the attribute token_embedding"
             )
         self.embedding = model.token_embedding
         if self.embedding is not None:  # a later pipeline stage has none

@@ -133,7 +133,7 @@ class Objective:
         if not self.has_head:
             if places and not self.takes_documents:
                 raise SetpointError(
-                    f"model: a {type(self.model).__name__} accepts only tokens, but the data has "
+                    f"model: {type(self.model).__name__} accepts only tokens, but the data has "
                     f"{' and '.join(places)}\nValid: a model with takes_documents = "
                     f"True, which accepts them"
                 )

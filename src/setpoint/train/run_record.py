@@ -298,7 +298,7 @@ def compare_with_record(
     data = compare_data(recorded["data"], components)
     accepted_paths = _accepted_documents(accept)
     if not accepted_paths:
-        refuse_data(str(run.path), data, accept)
+        refuse_data(str(run.path), data, job, accept)
     used = accepted_paths if data else ()
     idle = tuple(path for path in accepted.idle if path not in used)
     accepted = replace(accepted, data=tuple(data), idle=idle)
@@ -349,7 +349,7 @@ def refuse_outdated(run: Run) -> None:
         return
     folder = str(run.directory)
     words = "; ".join(describe_data(side, "input files") for side in changes)
-    command, path = _accepting_command(folder, changes, run.accept)
+    command, path = _accepting_command(folder, changes, run.job, run.accept)
     raise ContractRefused(
         f"{folder} cannot be resumed: the files of its prepared data have changed: {words}.\n"
         f"  Put the files back, or train a separate run.\n"
@@ -455,7 +455,7 @@ def compare_data(recorded: Mapping[str, Any], components: Components) -> list[di
 
 
 def refuse_data(
-    folder: str, changes: Sequence[Mapping[str, Any]], accept: Sequence[str] = ()
+    folder: str, changes: Sequence[Mapping[str, Any]], job: Job, accept: Sequence[str] = ()
 ) -> None:
     """Refuse to resume with different documents, naming them.
 
@@ -469,7 +469,7 @@ def refuse_data(
     if not changes:
         return
     words = "; ".join(describe_data(side) for side in changes)
-    command, path = _accepting_command(folder, changes, accept)
+    command, path = _accepting_command(folder, changes, job, accept)
     raise ContractRefused(
         f"{folder} cannot be resumed: its data has changed since it was trained: {words}.\n"
         f"  Put the files back, or train a separate run.\n"
@@ -480,11 +480,11 @@ def refuse_data(
 
 
 def _accepting_command(
-    folder: str, changes: Sequence[Mapping[str, Any]], accept: Sequence[str]
+    folder: str, changes: Sequence[Mapping[str, Any]], job: Job, accept: Sequence[str]
 ) -> tuple[str, str]:
     """The command that resumes a run with changed data, and the path that it accepts."""
-    trained = any(side["side"] == "train" for side in changes)
-    path = "data.sources" if trained else "data.validation"
+    only_held_out = all(side["side"] != "train" for side in changes)
+    path = "data.validation" if only_held_out and job.data.validation else "data.sources"
     command = f"setpoint train {shlex.quote(folder)} --accept {','.join([*accept, path])}"
     return command, path
 

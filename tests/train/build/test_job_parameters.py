@@ -1,7 +1,6 @@
 """A model's parameters in groups: in the optimizer, in the loop, and in the record."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.config import ConfigError, SetpointError, fingerprint, resolve
+from setpoint.config import ConfigError, fingerprint, resolve
 from setpoint.data.config import BYTES_VOCABULARY
 from setpoint.optim.config import AdamWConfig
 from setpoint.plan.memory import update_memory
@@ -23,6 +22,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
 from setpoint.train.verdict import StepResult
 
+from ...support.snapshots import refused
 from ..small import events, loop_of, small_job
 
 RULES = (
@@ -102,7 +102,7 @@ def test_parameters_that_are_trained(tmp_path: Path) -> None:
     config = small_job(tmp_path).optimizer
     assert [group["name"] for group in groups_of(config, model)] == ["decay"]
     assert [row.tensors for row in rows_of(config, model)] == [2]
-    with pytest.raises(SetpointError, match="do not exist: wait"):
+    with refused():
         trained_parameters(Slow())
 
 
@@ -179,15 +179,14 @@ def test_what_is_frozen_for_a_while_stays_for_as_long(
 
 
 def test_spans_that_cannot_be_meant_are_refused(tmp_path: Path) -> None:
-    cases = {
-        "{pattern=qwery, stop=2}": "Did you mean query?",
-        "{pattern=query, start=5, stop=5}": "is not after start",
-        "{pattern=query}": "belong in frozen",
-        "{pattern=query, stop=50 %}": "would change with its duration",
-        "{pattern='.', start=2}": "leaves nothing to train at 2 steps",
-    }
-    for span, said in cases.items():
-        with pytest.raises(ConfigError, match=re.escape(said)):
+    for span in (
+        "{pattern=qwery, stop=2}",
+        "{pattern=query, start=5, stop=5}",
+        "{pattern=query}",
+        "{pattern=query, stop=50 %}",
+        "{pattern='.', start=2}",
+    ):
+        with refused(ConfigError):
             small_job(tmp_path, f"optimizer.frozen_spans=[{span}]")
 
 
@@ -216,19 +215,16 @@ def test_plans_count_what_is_trained(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError) as caught:
+    with refused(ConfigError):
         small_job(tmp_path, "optimizer.frozen=[qwery, norm]")
-    text = str(caught.value)
-    assert "optimizer.frozen.0 = 'qwery'" in text and "Did you mean query?" in text
-    assert "matches none of the" in text and "optimizer.frozen.1" not in text
-    with pytest.raises(ConfigError, match="so nothing would be trained"):
+    with refused(ConfigError):
         small_job(tmp_path, "optimizer.frozen=[weight, '.']")
     # Of tied matrices there is one, under the name of the embedding.
-    with pytest.raises(ConfigError, match="matches none of the"):
+    with refused(ConfigError):
         small_job(tmp_path, "model.tie_embeddings=true", "optimizer.frozen=['^output']")
     # A group that only frozen parameters would be in has nothing.
-    with pytest.raises(ConfigError, match="parameters that are trained"):
+    with refused(ConfigError):
         group = "optimizer.groups=[{pattern=query, lr_multiplier=2}]"
         small_job(tmp_path, DENSE, group)
-    with pytest.raises(SetpointError, match=r"optimizer\.frozen\.0 = 'bias'"):
+    with refused():
         freeze(resolve(AdamWConfig(frozen=("bias",))), torch.nn.Linear(2, 2, bias=False))

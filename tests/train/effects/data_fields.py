@@ -3,6 +3,7 @@
 import json
 import multiprocessing
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
@@ -99,17 +100,11 @@ class Slow:
         return self.make(rows)
 
 
-def hanging(job: Job) -> str:
-    """The outcome of a loader whose worker is slow."""
-    feed = build_components(job).feed
-    feed.sequences = Slow(feed.sequences)  # pyright: ignore[reportAttributeAccessIssue]
-    try:
-        feed.take()
-        return "taken"
-    except RunError as error:
-        return str(error).partition(":")[0]
-    finally:
-        feed.close()
+def training_hangs(job: Job) -> str:
+    """The outcome of a step whose worker is slow."""
+    feed: Any = build_components(job).feed
+    feed.sequences = Slow(feed.sequences)
+    return outcome(feed, feed.take)
 
 
 def evaluation_hangs(job: Job) -> str:
@@ -117,9 +112,14 @@ def evaluation_hangs(job: Job) -> str:
     components = build_components(job)
     feed: Any = components.eval_feed
     feed.texts = Slow(feed.texts)
+    return outcome(feed, lambda: evaluate(job, components))
+
+
+def outcome(feed: Any, read: Callable[[], object]) -> str:
+    """The field that the error names, if there is one."""
     try:
-        evaluate(job, components)
-        return "evaluated"
+        read()
+        return "done"
     except RunError as error:
         return str(error).partition(":")[0]
     finally:
@@ -335,7 +335,7 @@ ROWS: dict[str, Row] = {
     "Loader.workers": ("data.loader.workers=1", processes),
     "Loader.prefetch": ("data.loader.prefetch=5", ahead, ("data.loader.workers=1",)),
     "Loader.pin_memory": ("data.loader.pin_memory=false", pinned, ("data.loader.workers=1",)),
-    "Loader.timeout": ("data.loader.timeout=0.2", hanging, ("data.loader.workers=1",),
+    "Loader.timeout": ("data.loader.timeout=0.2", training_hangs, ("data.loader.workers=1",),
         "data.loader.timeout"),
     "EvaluationLoader.workers": ("data.loader.evaluation.workers=1", evaluating),
     "EvaluationLoader.prefetch": ("data.loader.evaluation.prefetch=5", evaluating, HELPED),

@@ -17,7 +17,6 @@ from torch._dynamo.utils import clear_compilation_metrics, get_compilation_metri
 from setpoint.compile.compile_model import CACHE
 from setpoint.compile.internals import dynamo_config
 from setpoint.compile.watch import Watch
-from setpoint.config.values.user_code import allow_imports
 from setpoint.memory import checkpointing, host_memory, usage
 from setpoint.memory.activation_offload import Offload
 from setpoint.model.build import skeleton
@@ -39,7 +38,7 @@ from setpoint.train.run import train
 from ...memory.meter import Meter
 from ...memory.spared import spared_device
 from ...precision.gpu_stand_in import gpu_stand_in
-from ..small import loop_of, stepped
+from ..small import PRINTING, loop_of, stepped
 from .observations import Row
 
 
@@ -207,20 +206,6 @@ FLOAT8 = (*SHORT, "precision.float8.emulate=true")
 FP16 = ("precision.compute=fp16", "parallel.device=cuda")
 
 
-class Printing(torch.nn.Module):
-    """A model of the user's own that prints, which no graph can hold."""
-
-    def __init__(self, vocab_size: int, dropout: float) -> None:
-        super().__init__()
-        self.table = torch.nn.Embedding(vocab_size, vocab_size)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        """Look up logits."""
-        logits = self.table(tokens)
-        print(end="")
-        return logits * 2
-
-
 def called(job: Job) -> tuple[Components, Watch | None]:
     """The parts after one call of the model, and what tells of compiling."""
     components = build_components(job)
@@ -306,19 +291,11 @@ def status(job: Job) -> int:
     return train(job).status
 
 
-allow_imports(__name__)
-
-
 # The last of two layers alike is compiled with the first.
 COMPILED = ("compile={}", "compile.backend=eager", "model.layers=1")
 FIXED = (*COMPILED, "compile.dynamic=false")
 INDUCTOR = ("compile={}",)
-PRINTING = (
-    "model=import",
-    f"model.target={__name__}.Printing",
-    "compile={backend: eager, scope: model}",
-    "evaluation=null",
-)
+EAGER = (*PRINTING, "compile={backend: eager, scope: model}", "evaluation=null")
 RANKS = ("compile={}", "parallel.world_size=2", "batch.accumulation=1")
 
 
@@ -372,11 +349,11 @@ ROWS: dict[str, Row] = {
     "Compile.backend": ("compile.backend=aot_eager", backward_graphs, COMPILED, True),
     "Compile.mode": ("compile.mode=max-autotune", asked, INDUCTOR, None),
     "Compile.options": ("compile.options.epilogue_fusion=false", asked, INDUCTOR, None),
-    "Compile.fullgraph": ("compile.fullgraph=true", status, PRINTING, "refused: RunError"),
+    "Compile.fullgraph": ("compile.fullgraph=true", status, EAGER, "refused: RunError"),
     "Compile.dynamic": ("compile.dynamic=false", graphs_of_three_sizes, COMPILED, 3),
     "Compile.cache": ("compile.cache={tmp}/kept", folder, INDUCTOR, "kept"),
     "Compile.artifacts": ("compile.artifacts={tmp}/kept", artifacts_of, INDUCTOR, "kept"),
     "Compile.optimize_ddp": ("compile.optimize_ddp=false", ends_at_buckets, RANKS, False),
     "Compile.recompile_limit": ("compile.recompile_limit=1", fallbacks, FIXED, 2),
-    "Compile.fallback": ("compile.fallback=fail", status, PRINTING, "refused: RunError"),
+    "Compile.fallback": ("compile.fallback=fail", status, EAGER, "refused: RunError"),
 }  # fmt: skip

@@ -24,22 +24,10 @@ from setpoint.train.build.job_parameters import adapted
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
-from ..small import loop_of, small_job, stepped
+from ..small import TABLE, Table, loop_of, small_job, stepped
 from .observations import Row, learned, logits, rates, weights
 
 allow_imports(__name__)
-
-
-class Table(torch.nn.Module):
-    """A table of logits."""
-
-    def __init__(self, vocab_size: int, dropout: float, scale: float = 1.0) -> None:
-        super().__init__()
-        self.scale = scale
-        self.table = self.token_embedding = torch.nn.Embedding(vocab_size, vocab_size)
-
-    def forward(self, tokens: torch.Tensor) -> torch.Tensor:
-        return self.table(tokens) * self.scale
 
 
 class Softened(Table):
@@ -80,13 +68,6 @@ def context(job: Job) -> int:
     return load(complete(Inference(weights=weights, generation=Generation(prompts=("x",))))).context
 
 
-class Own(torch.nn.Embedding):
-    """A table of logits."""
-
-    def __init__(self, vocab_size: int, dropout: float) -> None:
-        super().__init__(vocab_size, vocab_size)
-
-
 def implementation(job: Job) -> str:
     """The attention implementation of transformers."""
     model: Any = build_components(job).model
@@ -100,7 +81,7 @@ def prepare(folder: Path, name: str) -> None:
         run = train(small_job(folder / "source", *small)).directory
         save_pretrained(load_pretrained(run), folder / "weights")
     elif name == "ImportedModel.pretrained":
-        small = ("duration=1 steps", "model.dropout=0", "seed=5", *OWN)
+        small = ("duration=1 steps", "model.dropout=0", "seed=5", *TABLE)
         run = train(small_job(folder / "source", *small)).directory
         run.rename(folder / "own")
     elif name.startswith("HuggingFaceConfig") and not (folder / "theirs").exists():
@@ -182,7 +163,6 @@ MX = ("adapter={type=qlora, rank=2, quantize={type=mxfp4}}", "model.dim=32", "mo
 NOISE = (on("nf4", 16), "adapter.quantize.noise.alpha=2")
 # It still fades after the fourth update, where a run that is resumed changes it.
 FADES = (*NOISE, "adapter.quantize.noise.final_alpha=0.1", "adapter.quantize.noise.decay_steps=8")
-TABLE = ("model=import", f"model.target={__name__}.Table")
 TORCH_LOSS = ("loss={type=import, target=torch.nn.CrossEntropyLoss}",)
 SLIDING = ('model.attention_pattern=["sliding"]', "model.sliding_window=4")
 BOTH_KINDS = (
@@ -206,13 +186,12 @@ SIGMOID = (*EXPERTS, "model.moe.router={type=sigmoid_top_k, bias_rate=0.1}")
 GROUPS = ("model.moe={experts=8, groups=4, top_groups=1}", "model.moe.router=sigmoid_top_k")
 DEEP = (*EXPERTS, "model.layers=2")
 THEIRS = ("model=huggingface", "model.config={tmp}/theirs")
-OWN = ("model=import", f"model.target={__name__}.Own")
 KEYS = {"model_type": "gpt2", "vocab_size": 257, "n_embd": 16, "n_layer": 1, "n_head": 2}
 
 
 PRETRAINED_ROWS: dict[str, Row] = {
     "TransformerConfig.pretrained": ("model.pretrained={tmp}/weights", weights, ()),
-    "ImportedModel.pretrained": ("model.pretrained={tmp}/own", weights, OWN),
+    "ImportedModel.pretrained": ("model.pretrained={tmp}/own", weights, TABLE),
     "HuggingFaceConfig.pretrained": ("model.pretrained={tmp}/theirs", weights, THEIRS),
     "HuggingFaceConfig.config": ("model.config={tmp}/narrow", weights, THEIRS),
     "HuggingFaceConfig.overrides": ("model.overrides.n_layer=2", weights, THEIRS),

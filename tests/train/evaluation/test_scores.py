@@ -7,7 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.config.record.record import fingerprint
 from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.field import NEEDS
@@ -27,6 +26,7 @@ from setpoint.train.evaluation.scores import (
 )
 from setpoint.train.run import train
 
+from ...support.snapshots import refused
 from ..small import events, rows, small_job
 
 SCORES: Scores = {
@@ -129,7 +129,7 @@ def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
     standing = EvaluationState()
     standing.observe(math.nan)
     section = small_job(tmp_path, f"{STOP}=1").evaluation
-    assert str(standing.stop_reason(section)).endswith("for 1 evaluations; it was always NaN")
+    assert str(standing.stop_reason(section)).endswith("for 1 evaluation; it was always NaN")
 
 
 def test_in_words(tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_in_words(tmp_path: Path) -> None:
     assert EvaluationState({}, 9, 2.5, 99).stop_reason(None) is None
     flags = ("evaluation.best.metric=accuracy", "evaluation.accuracy=true", f"{STOP}=1")
     assert EvaluationState({}, 9, -0.25, 1).stop_reason(small_job(tmp_path, *flags).evaluation) == (
-        "accuracy on held_out has not improved for 1 evaluations; the best was 0.25"
+        "accuracy on held_out has not improved for 1 evaluation; the best was 0.25"
     )
 
 
@@ -225,8 +225,7 @@ def test_a_set_without_text_is_refused_and_a_short_one_is_not(tmp_path: Path) ->
     job = small_job(tmp_path, files(tmp_path), "batch.sequence_length=16")
     for name in "abc":
         (tmp_path / "web" / f"{name}.txt").write_text("")
-    where = r"evaluation\.datasets\.0\.sources: the sources have no text"
-    with pytest.raises(SetpointError, match=where):
+    with refused():
         build_components(job)
     (tmp_path / "web" / "a.txt").write_text("short")
     assert len(build_components(job).eval_sets["web"]) == 1
@@ -238,7 +237,7 @@ def test_missing_files_are_found_by_check(tmp_path: Path) -> None:
     (problem,) = [p for p in found if p.path.startswith("evaluation")]
     assert problem.path == "evaluation.datasets.0.sources.0.paths.0"
     assert "text" in problem.message
-    with pytest.raises(SetpointError, match=r"evaluation\.datasets\.0\.sources\.0\.paths\.0"):
+    with refused():
         build_components(small_job(tmp_path, flag))
 
 

@@ -5,12 +5,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from setpoint.config import ConfigError, Problem, all_fields
+from setpoint.config import ConfigError, Problem
 from setpoint.config.resolving.checks import verify
-from setpoint.config.schema.class_info import classes_below
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.track.config import NORMS
-from setpoint.train.config import Job
 from setpoint.train.rules.conflicts import CONFLICTS, Conflict
 
 from ..small import small_job
@@ -225,15 +223,3 @@ def test_auto_is_refused_where_there_is_no_gpu(
     found = [each for each in verify(job, {"torch"}).problems if each.path in wanted]
     assert wanted == {problem.path for problem in found}
     assert all("parallel.device = 'auto' (default)" in problem.also for problem in found)
-
-
-def test_conditions_read_what_there_is() -> None:
-    """A name that no config has reads as null, and a condition with it would never hold."""
-    known = {part for path, _ in all_fields(Job) for part in path.split(".")}
-    known |= {name for cls in classes_below(Job) for name in dir(cls)}
-    known |= {"type", "degrees", "known", "splits_backward", "is_v", "unit", "dump"}
-    for row in CONFLICTS:
-        assert set(row.applies.__code__.co_names) <= known | {"saves", "switched_on", "int"}
-    paths = {path for path, _ in all_fields(Job)} | {"parallel"}
-    for path in {path for row in CONFLICTS for path in (row.path, *row.also)}:
-        assert path in paths or path.startswith("compile.options."), path

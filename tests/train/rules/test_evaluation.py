@@ -10,6 +10,7 @@ from setpoint.config.resolving.checks import cautions_of, verify
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
+from ...support.snapshots import refused
 from ..small import small_job, train_rows
 
 STOP = "evaluation.early_stopping.patience"
@@ -55,7 +56,9 @@ def test_a_run_does_count_so_many(tmp_path: Path) -> None:
         (),
     ],
 )
-def test_where_nobody_can_tell(tmp_path: Path, flags: tuple[str, ...]) -> None:
+def test_patience_where_evaluations_cannot_be_counted(
+    tmp_path: Path, flags: tuple[str, ...]
+) -> None:
     assert said(small_job(tmp_path, *flags), PATIENCE) is None
 
 
@@ -87,27 +90,20 @@ WEB = "evaluation.datasets=[{name: web.1, sources: [{type: random}]}]"
 
 
 @pytest.mark.parametrize(
-    ("flags", "said"),
+    "flags",
     [
-        (("evaluation=null",), "is never computed: evaluation is null"),
-        (("schedule.monitor=web.loss",), "web is not a data set of the evaluation"),
-        (("schedule.monitor=held_out.los",), "los is not a metric of the evaluation"),
-        (("schedule.monitor=held_out.accuracy",), "Set evaluation.accuracy = true."),
-        (
-            ("schedule.monitor=held_out.accuracy", "evaluation.every=last_step"),
-            "but no evaluation takes place before the last step",
-        ),
-        (
-            ("schedule.monitor=web.loss", WEB, "evaluation.accuracy=true"),
-            "Valid: held_out.loss, held_out.perplexity, held_out.bits_per_byte, held_out.accuracy, "
-            "web.1.loss",
-        ),
+        ("evaluation=null",),
+        ("schedule.monitor=web.loss",),
+        ("schedule.monitor=held_out.los",),
+        ("schedule.monitor=held_out.accuracy",),
+        ("schedule.monitor=held_out.accuracy", "evaluation.every=last_step"),
+        ("schedule.monitor=web.loss", WEB, "evaluation.accuracy=true"),
     ],
+    ids=lambda flags: " ".join(flag for flag in flags if flag != WEB),
 )
-def test_a_metric_that_nobody_computes(tmp_path: Path, flags: tuple[str, ...], said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
+def test_a_metric_that_is_not_computed(tmp_path: Path, flags: tuple[str, ...]) -> None:
+    with refused(ConfigError):
         small_job(tmp_path, "schedule=plateau", *flags)
-    assert said in " ".join(str(caught.value).split())
     small_job(tmp_path, "schedule=plateau", WEB, "schedule.monitor=web.1.perplexity")
 
 
@@ -149,7 +145,7 @@ def test_other_evaluations_are_not(tmp_path: Path, flags: tuple[str, ...], chang
 
 
 def test_what_moves_a_plateau_is_not_given(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"evaluated_on = 'x'(.|\n)*contradicts the section"):
+    with refused(ConfigError):
         small_job(tmp_path, "schedule=plateau", "schedule.evaluated_on=x")
     whole = small_job(tmp_path, "schedule=plateau")
     again = small_job(

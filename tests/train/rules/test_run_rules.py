@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from setpoint.compile import requirements as checks
-from setpoint.config import ConfigError, SetpointError
+from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
 from setpoint.train.build.components import build_components
 from setpoint.train.run import train
 
-from ...support.snapshots import compare
+from ...support.snapshots import compare, refused
 from ..small import small_job
 from .refusals import refusals
 
@@ -51,7 +51,7 @@ def test_no_compiler_is_found_before_the_training(
 ) -> None:
     monkeypatch.setattr(checks, "_missing_compiler", lambda: "inductor needs a C++ compiler")
     job = small_job(tmp_path, COMPILED, "parallel.device=cpu")
-    with pytest.raises(ConfigError, match=r"compile\.backend(.|\n)*needs a C\+\+ compiler"):
+    with refused(ConfigError):
         train(job)
     assert not (tmp_path / "runs").exists()
 
@@ -94,7 +94,7 @@ def test_a_snapshot_needs_a_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     job = small_job(tmp_path, "profiling.snapshot=true")
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     assert [problem.path for problem in verify(job, {"torch"}).problems] == ["profiling.snapshot"]
-    with pytest.raises(ConfigError, match="sees no GPU"):
+    with refused(ConfigError):
         train(job)
     assert not (tmp_path / "runs").exists()
     monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
@@ -118,5 +118,5 @@ def test_what_is_refused_of_memory(tmp_path: Path) -> None:
 def test_models_without_layers_or_parts_are_refused_when_they_are_built(tmp_path: Path) -> None:
     table = ("model=import", "model.target=torch.nn.Embedding", "model.num_embeddings=257")
     flags = (*table, "model.embedding_dim=257", "data.held_out=0.2")
-    with pytest.raises(SetpointError, match="no repeated layers"):
+    with refused():
         build_components(small_job(tmp_path, *flags, FULL))

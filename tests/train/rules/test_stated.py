@@ -16,7 +16,6 @@ from setpoint.config.resolving.checks import verify
 from setpoint.config.schema.field import MARK
 from setpoint.config.words.names import dotted
 from setpoint.infer.config import Inference
-from setpoint.train.config import Job
 
 from ..small import small_job
 from ..test_every_field_is_read import JOBS, job_flags
@@ -159,12 +158,3 @@ def test_only_checks_that_a_job_needs_are_said_to_be_skipped(
 ) -> None:
     skipped = [str(each) for each in verify(small_job(tmp_path, *flags), ()).skipped]
     assert any(words in text for text in skipped) is wanted
-
-
-def test_every_rule_says_what_it_refuses() -> None:
-    known = Job.__setpoint__
-    names = [name for name in (*known.checks, *known.deads) if ":" in name]
-    assert len(names) > 50
-    for name in names:
-        line = (getattr(Job, name).__doc__ or "").partition("\n")[0]
-        assert line and not line.startswith(("Whether", "What", "Find", "Look")), name

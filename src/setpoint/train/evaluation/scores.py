@@ -11,6 +11,7 @@ from typing import Any, Protocol, runtime_checkable
 import torch
 from torch import Tensor
 
+from setpoint.config import plural
 from setpoint.model.layers import evaluating
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
@@ -215,7 +216,7 @@ class EvaluationState:
         best, by = section.best, f" by more than {stopping.min_delta:g}"
         text = (
             f"{best.metric.replace('_', ' ')} on {best.data} has not improved"
-            f"{by * (stopping.min_delta > 0)} for {self.evals_without_gain} evaluations"
+            f"{by * (stopping.min_delta > 0)} for {plural(self.evals_without_gain, 'evaluation')}"
         )
         lowest = self.reference if self.lowest is None else self.lowest
         if lowest is None:

@@ -49,7 +49,7 @@ def load_problems(job: Job) -> Iterator[Problem]:
     if size is not None and micro % size:
         yield Problem(
             "model.moe.load_sequences",
-            f"{size} does not divide the {micro} sequences of a micro-batch",
+            f"{size} does not divide a micro-batch of {plural(micro, 'sequence')}",
             valid=[str(divisor) for divisor in nearest_divisors(micro, size)],
             also=("batch.micro_size",),
             hint=f"Or make batch.micro_size a multiple of {size}.",
