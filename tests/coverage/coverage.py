@@ -44,24 +44,24 @@ SAMPLES = {"int": "2", "float": "0.5", "bool": "true", "str": "a", "path": "a", 
 """Values of types whose keys have no default."""
 INDEX = """# Coverage
 
-What Setpoint has for the configuration keys of four training systems: DanLing, d9d, KempnerForge,
-xorl. Generated from the dialects in `setpoint/interop/` and from `tests/coverage/answers.toml` by
-`python -m tests.coverage.make`; tests look up each field, whether it takes the value, each command,
-and whether the named test is about it.
+Setpoint's equivalents of the configuration keys of four training systems: DanLing, d9d,
+KempnerForge and xorl. Generated from the dialects in `setpoint/interop/` and from
+`tests/coverage/answers.toml` by `python -m tests.coverage.make`; tests verify each field, value,
+command and named test.
 
-*Answered*: a field with a value, or a command, gives its meaning, and a test shows it
-([list](keys.md)). *Fixed*: one value of the key always holds. *Refused*: left out, for a reason.
-Their [weaknesses](weaknesses.md) are a list of their own. Keys with a star are not documented and
-were found in code.
+*Answered*: a field or command has the same meaning, and a test shows it ([list](keys.md)). *Fixed*:
+Setpoint always uses one value. *Refused*: not supported, with the reason. The
+[weaknesses](weaknesses.md) of the four systems have their own list. Keys with a star are
+undocumented and were found in code.
 
-Whole recipes of the four are in `tests/recipes/`: each passes `check` at its own number of ranks,
-and in small trains on 2 or 4 ranks what one rank trains.
+`tests/recipes/` has whole recipes of the four: each passes `check` at its number of ranks, and in
+small form trains on 2 or 4 ranks with the same results as on one.
 
 """
-WEAKNESSES = """# Weaknesses that are not shared
+WEAKNESSES = """# Weaknesses of other systems
 
-Generated ([index](README.md)). Faults and traps of the four systems, and the test that shows that
-Setpoint does not have them.
+Generated ([index](README.md)). Faults of the four systems, and the test that shows that Setpoint
+does not have them.
 
 | | fault | in Setpoint | shown by |
 | --- | --- | --- | --- |
