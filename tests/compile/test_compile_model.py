@@ -14,8 +14,10 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch._dynamo import utils
 from torch._logging._internal import warning_once
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Replicate, distribute_tensor
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
@@ -26,6 +28,7 @@ from setpoint.compile.compile_model import (
     KERNELS,
     LOGGERS,
     Artifacts,
+    compile_model,
     compiling,
     quiet_compiler,
     signature_of,
@@ -36,7 +39,7 @@ from setpoint.compile.watch import Watch
 from setpoint.config import SetpointError, resolve
 from setpoint.memory.checkpointing import contexts, recompute
 
-from ..support.forks import forked
+from ..support.ranks import run_on_ranks
 from ..support.snapshots import refused
 from .models import SETTINGS, Asking, Layer, Printing, compiled, stack, train_on
 
@@ -136,8 +139,40 @@ def test_recomputed_dropout_beside_outputs_that_are_divided(tmp_path: Path) -> N
         torch.distributed.destroy_process_group()
 
 
+def shard(model: nn.Module) -> None:
+    for layer in model.children():
+        fully_shard(layer)
+    fully_shard(model)
+
+
+def sharded_layers_are_whole_graphs(_: Path) -> None:
+    config = resolve(Compile(backend="aot_eager", fullgraph=True))
+    plain = stack()
+    loss = train_on(plain, 4)
+    for shards_first, recomputed in ((False, True), (True, False)):
+        torch._dynamo.reset()
+        before = len(utils.graph_break_reasons), utils.counters["stats"]["unique_graphs"]
+        model = stack()
+        layers = list(model.named_children())
+        for _, layer in layers:
+            if recomputed:
+                recompute(layer)
+        if shards_first:
+            shard(model)
+        compiled = compile_model(config, model=model, layers=layers)
+        if not shards_first:
+            shard(model)
+        # Every rank sees the same data, so that their mean is what one process has.
+        torch.testing.assert_close(train_on(model, 4), loss)
+        found = [each.full_tensor() for each in gradients(model) if isinstance(each, DTensor)]
+        torch.testing.assert_close(found, gradients(plain))
+        now = len(utils.graph_break_reasons), utils.counters["stats"]["unique_graphs"]
+        assert (now[0] - before[0], now[1] - before[1]) == (0, 1), (shards_first, recomputed, now)
+        assert compiled.take() == []
+
+
 def test_sharded_layers_are_whole_graphs() -> None:
-    forked("tests.compile.sharded_layers")
+    run_on_ranks(2, sharded_layers_are_whole_graphs)
 
 
 def test_a_forward_of_one_module_alone_is_compiled() -> None:

@@ -1,3 +1,4 @@
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,12 +17,15 @@ from setpoint.memory.config import (
     Operators,
 )
 from setpoint.model.layers import layers_of
+from setpoint.shapes.placed import whole_of
 from setpoint.units import ByteSize
 
 from ..model.families import sparse
 from ..model.small import VOCAB, small_model
 from ..support.cases import pairs
-from ..support.forks import forked
+from ..support.ranks import run_on_ranks
+from ..train.small import loop_of, small_job
+from .meter import Meter
 from .passes import CASES, DROPOUT, assert_same, run
 
 CPU = torch.device("cpu")
@@ -183,6 +187,41 @@ def test_without_gradients_nothing_travels() -> None:
     assert list(model.state_dict()) == list(small_model().state_dict())
 
 
+RANKS = 4
+ON_RANKS = (
+    "duration=1 step", "model.layers=2", "evaluation=null", "batch.micro_size=1",
+    "batch.accumulation=1", "precision.compute=bf16", f"parallel.world_size={RANKS}",
+    "parallel.shard=4", "parallel.expert=2",
+    "model.moe={experts: 4, top_k: 2, shared_experts: 1, load_sequences: 1}",
+)  # fmt: skip
+# Counts, rows, weights of choices and results; gradients of the last three; in each of two layers.
+ONCE, AGAIN = 4, 3
+# Grouped products with gate, up and down; two gradients of each. Only messages read that with down.
+CALLS = {
+    "null": (ONCE + AGAIN, 9),
+    "full": (2 * ONCE + AGAIN, 12),
+    "{type: operators, save: [matmul]}": (2 * ONCE + AGAIN, 9),
+    "{type: operators, save: [exchange]}": (ONCE + AGAIN, 11),
+    "{type: operators, save: [matmul, attention, exchange]}": (ONCE + AGAIN, 9),
+}
+
+
+def all_to_alls_are_kept(folder: Path) -> None:
+    """Of experts on four ranks, two of each, which FSDP2 gathers within recomputed layers."""
+    expected: dict[str, Tensor] = {}
+    for policy, calls in CALLS.items():
+        loop = loop_of(small_job(folder, *ON_RANKS, f"memory.activation_checkpointing={policy}"))
+        with Meter() as meter:
+            loop.run()
+        counted = meter.calls["c10d::alltoall_base_"], meter.calls["_grouped_mm"]
+        assert counted == (2 * calls[0], 2 * calls[1]), (policy, counted)
+        state = loop.components.model.state_dict()
+        weights = {name: whole_of(value) for name, value in state.items()}
+        expected = expected or weights
+        for name, weight in weights.items():
+            assert torch.equal(weight, expected[name]), (policy, name)
+
+
 @pytest.mark.slow
 def test_all_to_alls_are_kept_and_weights_are_equal_to_the_bit() -> None:
-    forked("tests.memory.exchange_ranks")
+    run_on_ranks(RANKS, all_to_alls_are_kept)

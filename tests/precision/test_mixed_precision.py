@@ -33,7 +33,6 @@ from ..model.families import FAMILIES
 from ..model.pretrained.theirs import CASES, make, tokens
 from ..model.small import small_model
 from ..support.cases import few, rotated
-from ..support.forks import forked
 from ..support.snapshots import refused
 from ..support.tensors import make_batch
 
@@ -75,10 +74,6 @@ def test_of_a_foreign_state_only_what_followed_the_weights_is_converted() -> Non
     assert optimizer.state[weight]["exact"] is exact
     convert_state(section(**IN_BF16), optimizer)
     assert optimizer.state[weight]["table"].dtype == torch.bfloat16
-
-
-def test_bf16_is_one_model_sharded_or_not() -> None:
-    forked("tests.precision.sharded_compute")
 
 
 @pytest.mark.parametrize(
@@ -384,7 +379,3 @@ def test_a_model_in_fp32_goes_on_from_masters() -> None:
     assert torch.equal(model.inner.weight, state["inner.weight"])
     assert model.output.weight is model.embedding.weight
     assert not torch.equal(model.frozen.weight, state["frozen.weight"])
-
-
-def test_two_ranks_equal_one_process() -> None:
-    forked("tests.precision.sharded_weights")

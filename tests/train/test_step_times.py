@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
+import torch
+import torch.distributed as dist
 from torch.profiler import record_function
 
+from setpoint.parallel import replicas
 from setpoint.train import step_times as module
 from setpoint.train.callbacks.log import SECONDS, SHARES
 from setpoint.train.run import train
 from setpoint.train.step_times import StepTimes
 
-from ..support.forks import forked
-from .small import small_job
+from ..support.ranks import run_on_ranks
+from .small import loop_of, small_job
 
 
 def test_each_second_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,8 +87,73 @@ def test_events_measure_what_a_gpu_computes(monkeypatch: pytest.MonkeyPatch) -> 
     assert times.read()["optimizer"] == 16.0 == times.read()["optimizer"]
 
 
+WORLD, STEPS = 2, 2
+ON_RANKS = (
+    f"duration={STEPS} steps", f"parallel.world_size={WORLD}", "evaluation=null",
+    "model.layers=2", "batch.micro_size=1",
+)  # fmt: skip
+SHAPES = {
+    # Each step: counts, one bucket, what is reported.
+    ("parallel.replicate=2",): 3,
+    ("parallel.replicate=2", "precision={params=bf16, compute=bf16, reduce=fp32}"): 3,
+    # The layers are gathered twice, the rest once; all gradients are divided.
+    ("parallel.shard=2",): 10,
+    ("parallel.pipeline=2",): 4,
+}
+"""With the least number of times that a step waits for the other rank."""
+
+clock = 0.0
+
+
+def slow(inner: Any) -> Any:
+    """A collective that takes a second."""
+
+    def wait(*given: Any, **named: Any) -> Any:
+        global clock
+        clock += 1
+        return inner(*given, **named)
+
+    return wait
+
+
+def slow_sum(gradients: torch.Tensor) -> torch.futures.Future[torch.Tensor]:
+    """As DDP's, which it waits for where Python does not see it."""
+    work: Any = dist.all_reduce(gradients, async_op=True)
+    return work.get_future().then(slow(lambda done: done.value()[0]))
+
+
+def trained(folder: Path, *flags: str) -> tuple[dict[str, float], list[Any]]:
+    """The seconds of the parts of all steps, and the weights."""
+    job = small_job(folder, *ON_RANKS, *flags)
+    loop = loop_of(job)
+    before = loop.times.read()
+    loop.run()
+    weights = [getattr(each, "_local_tensor", each) for each in loop.components.model.parameters()]
+    now = loop.times.read()
+    return {part: now[part] - before[part] for part in now}, weights
+
+
+def waiting_is_communication(folder: Path) -> None:
+    """Time is counted, not measured, by a clock that only collectives move forward."""
+    global clock
+    steps: Any = module
+    steps.time = SimpleNamespace(perf_counter=lambda: clock)
+    replicas._sum = slow_sum
+    work: Any = dist.Work
+    work.wait = slow(work.wait)
+    slowed = work.wait
+    for shape, least in SHAPES.items():
+        began = clock
+        found, weights = trained(folder, *shape, "tracking.metrics.step_time=waits")
+        assert work.wait is slowed
+        assert found["forward"] == found["backward"] == found["optimizer"] == 0, (shape, found)
+        assert STEPS * least <= found["communication"] <= clock - began, (shape, found)
+        _, others = trained(folder, *shape, "tracking.metrics.step_time=none")
+        assert all(map(torch.equal, weights, others))
+
+
 def test_waiting_for_other_ranks_is_no_forward_and_no_backward() -> None:
-    forked("tests.train.wait_ranks")
+    run_on_ranks(WORLD, waiting_is_communication)
 
 
 def test_a_profiler_sees_the_same_spans() -> None:

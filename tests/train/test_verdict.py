@@ -22,7 +22,6 @@ from setpoint.train.position import Position
 from setpoint.train.run import train
 from setpoint.train.verdict import BadStepPolicy, SpikedSteps, StepResult, Verdict
 
-from ..support.forks import forked
 from ..support.snapshots import refused
 from .poison import SEQUENCES, Poison, Poisoned, by_hand, check_rows, same
 from .small import Killed, events, loop_of, rows, small_job, train_rows
@@ -263,11 +262,6 @@ def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path)
         assert ended.verdict is Verdict.REFUSED
         assert components.scaler.get_scale() == expected
         assert all(parameter.grad is None for parameter in components.model.parameters())
-
-
-def test_ranks_decide_alike() -> None:
-    """When to stop, by request and by time, and what becomes of a step."""
-    forked("tests.train.stop_ranks")
 
 
 def test_a_first_step_is_no_fault_of_the_learning_rate(tmp_path: Path) -> None:

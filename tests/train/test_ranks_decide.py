@@ -1,9 +1,7 @@
-"""Run by test_verdict.py in a process of its own: two ranks decide the same at each step."""
+"""Two ranks decide the same at each step: when to stop or save, and what a step is worth."""
 
 import math
 import signal
-import sys
-import tempfile
 import time
 from contextlib import ExitStack
 from pathlib import Path
@@ -26,7 +24,7 @@ from setpoint.train.loop import Callback, Loop
 from setpoint.train.position import Position
 from setpoint.train.verdict import StepResult
 
-from ..support.ranks import fork_group
+from ..support.ranks import run_on_ranks
 from .poison import Poisoned
 from .small import loop_of, small_job
 
@@ -65,21 +63,9 @@ def agree(loop: Loop, rank: int) -> None:
     assert torch.equal(*both), both
 
 
-def check(rank: int, store: str) -> None:
-    """What one rank of two sees."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        ends_alike(folder, rank)
-        answers_once(folder, rank)
-        refuses_alike(folder, rank, Path(store).parent)
-        skips_spikes_alike(folder, rank)
-        for moe in ("null", "{experts: 4, top_k: 2}"):
-            waits_for_no_device(folder, rank, f"model.moe={moe}")
-        names_slow_ranks(folder, rank)
-
-
-def ends_alike(folder: Path, rank: int) -> None:
+def ends_alike(folder: Path) -> None:
     """Rank 1 is asked to stop after step 3, which all hear of in step 4."""
+    rank = dist.get_rank()
     job = small_job(folder, "evaluation=null", "model.dropout=0")
     components = build_components(job)
     assert (components.world.rank, components.world.size) == (rank, WORLD)
@@ -125,12 +111,13 @@ def ends_alike(folder: Path, rank: int) -> None:
     agree(loop, rank)
 
 
-def answers_once(folder: Path, rank: int) -> None:
+def answers_once(folder: Path) -> None:
     """Signals to all ranks are heard by rank 0 before step 2 or 6, and by rank 1 later.
 
     SIGUSR2 while they agree on step 2, and again after that; SIGINT after they agreed on step 6.
     What rank 1 alone hears before the first step, rank 0 stops for as well.
     """
+    rank = dist.get_rank()
     job = small_job(folder, "evaluation=null", "model.dropout=0", "duration=9 steps")
     components, total, saves = build_components(job), World.sum_numbers, list[int]()
     loop: Loop
@@ -173,8 +160,9 @@ def answers_once(folder: Path, rank: int) -> None:
         assert (loop.position.step, stop.status, stop.cause) == (0, 75, "its time is over"), rank
 
 
-def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
+def refuses_alike(folder: Path) -> None:
     """The gradients of rank 1 alone are not finite in step 2; a signal waits for the step."""
+    rank, shared = dist.get_rank(), folder.parent
     job = small_job(folder, "duration=4 steps", "evaluation=null", "resilience.non_finite=skip")
     components = build_components(job)
     found: list[str] = []
@@ -221,8 +209,9 @@ def refuses_alike(folder: Path, rank: int, shared: Path) -> None:
         assert torch.equal(one.inputs, other.inputs)
 
 
-def skips_spikes_alike(folder: Path, rank: int) -> None:
+def skips_spikes_alike(folder: Path) -> None:
     """The loss of rank 1 alone is a spike in step 4, which no rank trains on."""
+    rank = dist.get_rank()
     flags = ("resilience.spike={window=3, factor=1.5}", "model.dropout=0")
     job = small_job(folder, "duration=6 steps", "evaluation=null", *flags)
     components, found = build_components(job), list[str]()
@@ -249,7 +238,12 @@ READS = (
 """How the host gets at the numbers of a tensor."""
 
 
-def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
+def waits_for_no_device(folder: Path) -> None:
+    for moe in ("null", "{experts: 4, top_k: 2}"):
+        train_ahead(folder, dist.get_rank(), f"model.moe={moe}")
+
+
+def train_ahead(folder: Path, rank: int, *flags: str) -> None:
     """Steps that nothing is due after read no tensor, and train as those that are read at once.
 
     The gradients of rank 1 alone are not numbers in step 3, which the ranks hear of in step 4.
@@ -307,12 +301,13 @@ def waits_for_no_device(folder: Path, rank: int, *flags: str) -> None:
         assert torch.equal(one.to_local(), other.to_local())  # type: ignore[attr-defined,operator]
 
 
-def names_slow_ranks(folder: Path, rank: int) -> None:
+def names_slow_ranks(folder: Path) -> None:
     """Rank 1 takes long to read data, in its forward and in its backward, in two steps each.
 
     In backward rank 0 waits as long for its gradients, which is not a work of its own. The clock is
     one that the test moves.
     """
+    rank = dist.get_rank()
     flags = ("resilience.stragglers={every=2 steps, factor=1.6}", "model.dropout=0")
     job = small_job(folder, "duration=8 steps", "evaluation=null", *flags)
     components, found = build_components(job), list[dict[str, Any]]()
@@ -368,5 +363,13 @@ def names_slow_ranks(folder: Path, rank: int) -> None:
     assert [facts["step"] for facts in found] == [4, 6, 8]
 
 
-if __name__ == "__main__":
-    sys.exit(fork_group(check, WORLD))
+def test_ranks_decide_alike() -> None:
+    run_on_ranks(
+        WORLD,
+        ends_alike,
+        answers_once,
+        refuses_alike,
+        skips_spikes_alike,
+        waits_for_no_device,
+        names_slow_ranks,
+    )
