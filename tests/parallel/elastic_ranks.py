@@ -2,7 +2,7 @@
 
     elastic_ranks.py FOLDER SHAPES
 
-The shapes are those of the run `elastic`: how many ranks, and after which step the last of them is
+The shapes are those of the run `elastic`: how many ranks, and in which step the last of them is
 killed, as `[[4, 3], [2, null]]`. The run `alone` has one rank from the first step to the last.
 """
 
@@ -10,66 +10,45 @@ import json
 import os
 import signal
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 
 import torch._dynamo  # which DDP imports, and takes seconds  # noqa: F401
 
-import setpoint.train.run as running
-from setpoint.config import SetpointError
-from setpoint.train.config import Job
-from setpoint.train.loop import Callback, Loop, Phase
-from setpoint.train.verdict import StepResult
+from ..long.torture.session import LOST, Session
+from ..train.killing import die_at
+from ..train.small import write_config
 
-from ..support.ranks import free_port, launched
-from ..train.small import small_job
-
-
-class Dies(Callback):
-    """Kills this process after a step."""
-
-    phase = Phase.LAST
-
-    def __init__(self, step: int) -> None:
-        self.step = step
-
-    def after_step(self, loop: Loop, result: StepResult) -> None:
-        del result
-        if loop.position.step == self.step:
-            os.kill(os.getpid(), signal.SIGKILL)
+FLAGS = (
+    "parallel.shard=-1", "batch.global_size=8", "evaluation=null", "checkpoint.every=2 steps",
+    "schedule={type: constant}", "model.dropout=0",
+)  # fmt: skip
 
 
-def one_rank(rank: int, size: int, port: int, job: Job, dies: int | None) -> None:
-    launched(rank, size, port)
-    if dies is not None and rank == size - 1:
-        build = running.build_callbacks
-        running.build_callbacks = lambda *given: [*build(*given), Dies(dies)]
-    try:
-        running.train(job)
-    except SetpointError as error:
-        assert "lost its connection to the others" in str(error), error
+def run_ranks(folder: Path, name: str, steps: int, size: int, updates: int | None) -> None:
+    """Train to the end, or until the last rank is killed in an update of this session."""
 
+    def within(stack: ExitStack, rank: int) -> None:
+        if updates is not None and rank == size - 1:
+            die_at(folder / "runs", "update", updates)
 
-def run_ranks(folder: Path, name: str, steps: int, size: int, dies: int | None) -> None:
-    job = small_job(
-        folder, f"name={name}", f"parallel.world_size={size}", "parallel.shard=-1",
-        "batch.global_size=8", f"duration={steps} steps", "evaluation=null",
-        "checkpoint.every=2 steps",
-        "schedule={type: constant}", "model.dropout=0",
-        without=("accumulation",),
-    )  # fmt: skip
-    port, ranks = free_port(), []
-    for rank in range(size):
-        ranks.append(os.fork())
-        if ranks[-1] == 0:
-            one_rank(rank, size, port, job, dies)
-            os._exit(0)
-    codes = [os.waitstatus_to_exitcode(os.waitpid(rank, 0)[1]) for rank in ranks]
-    assert codes == [0] * (size - 1) + [0 if dies is None else -signal.SIGKILL], codes
+    flags = (f"name={name}", f"duration={steps} steps", *FLAGS)
+    session = Session(folder, size, ["train", "small.toml", *(f"--{f}" for f in flags)], within)
+    session.wait()
+    expected = 0 if updates is None else 1
+    last = 0 if updates is None else -signal.SIGKILL
+    codes = dict.fromkeys(range(size), expected) | {size - 1: last}
+    assert session.codes == codes, (session.codes, session.printed)
+    # Those that are left name the one that is gone.
+    assert size == 1 or not expected or LOST.search(session.printed), session.printed
 
 
 if __name__ == "__main__":
+    os.fsync = lambda descriptor: None
     place, shapes = Path(sys.argv[1]), json.loads(sys.argv[2])
-    length = 2 + 2 * len(shapes)
+    write_config(place, without=("accumulation",))
+    length, begun = 2 + 2 * len(shapes), 0
     for size, dies in shapes:
-        run_ranks(place, "elastic", length, size, dies)
+        run_ranks(place, "elastic", length, size, None if dies is None else dies - begun)
+        begun = 0 if dies is None else dies // 2 * 2
     run_ranks(place, "alone", length, 1, None)
