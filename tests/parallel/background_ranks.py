@@ -1,6 +1,5 @@
-"""Run by train/test_background.py: ranks that save in the background."""
+"""Functions of ranks that save in the background, which train/test_background.py calls."""
 
-import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -20,7 +19,7 @@ from setpoint.parallel.hangs import HangWatch
 from setpoint.parallel.world import World, world_of
 from setpoint.train.run import train
 
-from ..support.ranks import fork_group, launched
+from ..support.ranks import launched
 from ..train.effects.checkpoint_fields import late_copies
 from ..train.small import assert_same_run, small_job
 
@@ -29,7 +28,13 @@ SHARDED = ("parallel.shard=2", "parallel.world_size=2", "batch.accumulation=1")
 ASYNC = ("checkpoint.mode=async", "checkpoint.in_flight=2")
 
 
-def a_run_saves_the_same(world: World, folder: Path) -> None:
+def this_rank(folder: Path) -> World:
+    launched(dist.get_rank(), 2)
+    return world_of(small_job(folder / "job", *SHARDED).parallel)
+
+
+def a_run_saves_the_same(folder: Path) -> None:
+    world, folder = this_rank(folder), folder.parent
     own = folder / f"files-{world.rank}"
     waited, gone_on = folder / "sync", folder / "async"
     train(small_job(own, *FLAGS, *SHARDED), directory=waited)
@@ -48,7 +53,9 @@ def a_run_saves_the_same(world: World, folder: Path) -> None:
             assert file.read_bytes() == there.read_bytes(), file
 
 
-def steps_do_not_shorten_how_long_writers_wait(world: World, folder: Path) -> None:
+def steps_do_not_shorten_how_long_writers_wait(folder: Path) -> None:
+    world = this_rank(folder)
+
     def timeout_of(group: Any) -> float:
         return group._get_backend(torch.device("cpu")).options._timeout.total_seconds()
 
@@ -76,7 +83,9 @@ def steps_do_not_shorten_how_long_writers_wait(world: World, folder: Path) -> No
         assert said == list(range(30))
 
 
-def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None:
+def a_failed_write_ends_the_run_on_all_ranks(folder: Path) -> None:
+    world, folder = this_rank(folder), folder.parent
+
     def full(path: Path, chunks: Iterable[bytes | memoryview]) -> atomic.Written:
         if world.rank == 1 and "step-00000004" in str(path):
             atomic.write_file(path, list(chunks)[:1])
@@ -100,8 +109,9 @@ def a_failed_write_ends_the_run_on_all_ranks(world: World, folder: Path) -> None
     verify_directory(list_checkpoints(root)[2])
 
 
-def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) -> None:
+def too_little_memory_is_said_in_words_on_all_ranks(folder: Path) -> None:
     """In the save, or in the thread that copies what is not copied yet."""
+    world, folder = this_rank(folder), folder.parent
     weights = torch.ones(4)
 
     def refused(*_: Any) -> Any:
@@ -129,25 +139,3 @@ def too_little_memory_is_said_in_words_on_all_ranks(world: World, folder: Path) 
         ), error
         dist.barrier()
         assert not list(place.iterdir()), list(place.iterdir())
-
-
-def one_rank(rank: int, store: str) -> None:
-    launched(rank, 2)
-    folder = Path(store).parent
-    world = world_of(small_job(folder / f"job-{rank}", *SHARDED).parallel)
-    for act in (
-        a_run_saves_the_same,
-        steps_do_not_shorten_how_long_writers_wait,
-        a_failed_write_ends_the_run_on_all_ranks,
-        too_little_memory_is_said_in_words_on_all_ranks,
-    ):
-        place = folder / act.__name__
-        place.mkdir(exist_ok=True)
-        act(world, place)
-        dist.barrier()
-        if rank == 0:
-            print(act.__name__)
-
-
-if __name__ == "__main__":
-    sys.exit(fork_group(one_rank, 2))
