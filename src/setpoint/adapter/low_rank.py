@@ -281,8 +281,7 @@ class ExpertAdapters(nn.ModuleDict):
 
 def adapters_of(model: nn.Module) -> Mapping[str, LowRank]:
     """Adapters of a model by name, in model order."""
-    modules: dict[str, Any] = dict(model.named_modules())
-    return {name: module for name, module in modules.items() if isinstance(module, LowRank)}
+    return {name: module for name, module in model.named_modules() if isinstance(module, LowRank)}
 
 
 class DenseExperts:
@@ -465,9 +464,8 @@ def adapter_parameters(model: nn.Module) -> dict[str, nn.Parameter]:
     """Parameters of a model's adapters, by name."""
     return {
         f"{path}.{name}": parameter
-        for path, module in model.named_modules()
-        if isinstance(module, LowRank)
-        for name, parameter in module.named_parameters(recurse=False)
+        for path, adapter in adapters_of(model).items()
+        for name, parameter in adapter.named_parameters(recurse=False)
     }
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
-from torch.nn import functional as F
 
 from setpoint.adapter.formats import Box, format_of
 from setpoint.adapter.targets import UNJOINED, why_not_joined
@@ -63,7 +62,6 @@ class StepNoise:
         """Number of steps taken before."""
         # Outside of compiled graphs, which cannot contain a separate generator.
         self.multiply: Any = torch.compiler.disable(_multiply)
-        self.multiply_experts: Any = torch.compiler.disable(_multiply_experts)
 
     def key(self) -> NoiseKey:
         """Key of the current step."""
@@ -233,6 +231,14 @@ class QuantizedWeight(nn.Module):
         """Local parts for computation."""
         return tuple(local_part(getattr(self, name)) for name in self.described)
 
+    def multiply_with(
+        self, x: Tensor, product: Callable[..., Tensor], inputs_first: bool, *ends: Tensor
+    ) -> Tensor:
+        """The product of x with the dense weight, with noise in training."""
+        noise = self.noise if self.training else None
+        multiply = _multiply if noise is None else noise.multiply
+        return multiply(x, self, product, inputs_first, *ends)
+
     def key(self) -> NoiseKey | None:
         """Noise key for the current step; None outside training."""
         return self.noise.key() if self.noise is not None and self.training else None
@@ -392,9 +398,7 @@ class QuantizedExperts(QuantizedWeight):
 
     def multiply(self, rows: Tensor, product: Product, ends: Tensor) -> Tensor:
         """See `setpoint.shapes.stored.StoredExperts`."""
-        noise = self.noise if self.training else None
-        multiply = _multiply_experts if noise is None else noise.multiply_experts
-        return multiply(rows, self, product, ends)
+        return self.multiply_with(rows, product, False, ends)
 
     def _draw(self, key: NoiseKey, like: Tensor) -> Tensor:
         path, _, weight_name = self.name.rpartition(".")
@@ -406,48 +410,45 @@ class QuantizedExperts(QuantizedWeight):
 
 
 class _QuantizedProduct(torch.autograd.Function):
-    """x W^T with a quantized W; only the gradient of x is computed."""
+    """A product with a quantized weight; only the gradient of x is computed.
 
-    @staticmethod
-    def forward(
-        ctx: Any, x: Tensor, weight: QuantizedWeight, inputs_first: bool, *parts: Tensor
-    ) -> Tensor:
-        ctx.weight, ctx.inputs_first, ctx.key = weight, inputs_first, weight.key()
-        ctx.save_for_backward(*parts)
-        dense = weight.dense_of(parts, ctx.key, x.dtype)
-        return x @ dense if inputs_first else F.linear(x, dense)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        parts = ctx.saved_tensors  # can be read only once
-        dense = ctx.weight.dense_of(parts, ctx.key, grad.dtype)
-        back = F.linear(grad, dense) if ctx.inputs_first else grad @ dense
-        return back, None, None, *(None for _ in parts)
-
-
-class _ExpertProduct(torch.autograd.Function):
-    """Products of rows with their experts' quantized matrices; see `_QuantizedProduct`."""
+    `tensors` are the ends of experts, if there are any, and the parts of the weight.
+    """
 
     @staticmethod
     def forward(
         ctx: Any,
-        rows: Tensor,
-        weight: QuantizedExperts,
-        product: Product,
-        ends: Tensor,
-        *parts: Tensor,
+        x: Tensor,
+        weight: QuantizedWeight,
+        product: Callable[..., Tensor],
+        inputs_first: bool,
+        *tensors: Tensor,
     ) -> Tensor:
-        ctx.weight, ctx.product, ctx.key = weight, product, weight.key()
-        ctx.save_for_backward(ends, *parts)
-        return product(rows, weight.dense_of(parts, ctx.key, rows.dtype).transpose(1, 2), ends)
+        ctx.weight, ctx.product, ctx.inputs_first = weight, product, inputs_first
+        ctx.key = weight.key()
+        ctx.save_for_backward(*tensors)
+        count = len(tensors) - len(weight.described)
+        dense = weight.dense_of(tensors[count:], ctx.key, x.dtype)
+        return product(x, dense if inputs_first else dense.mT, *tensors[:count])
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        ends, *parts = ctx.saved_tensors
-        back = ctx.product(grad, ctx.weight.dense_of(parts, ctx.key, grad.dtype), ends)
-        return back, None, None, None, *(None for _ in parts)
+        tensors = ctx.saved_tensors  # can be read only once
+        count = len(tensors) - len(ctx.weight.described)
+        dense = ctx.weight.dense_of(tensors[count:], ctx.key, grad.dtype)
+        back = ctx.product(grad, dense.mT if ctx.inputs_first else dense, *tensors[:count])
+        return back, None, None, None, *(None for _ in tensors)
+
+
+def _multiply(
+    x: Tensor,
+    weight: QuantizedWeight,
+    product: Callable[..., Tensor],
+    inputs_first: bool = False,
+    *ends: Tensor,
+) -> Any:
+    return _QuantizedProduct.apply(x, weight, product, inputs_first, *ends, *weight.parts())
 
 
 def product(x: Tensor, weight: QuantizedWeight, inputs_first: bool = False) -> Tensor:
@@ -459,18 +460,11 @@ def product(x: Tensor, weight: QuantizedWeight, inputs_first: bool = False) -> T
     """
     if torch.is_autocast_enabled(x.device.type):
         x = x.to(torch.get_autocast_dtype(x.device.type))
-    multiply = weight.noise.multiply if weight.noise is not None and weight.training else _multiply
-    return multiply(x, weight, inputs_first)
+    return weight.multiply_with(x, _matmul, inputs_first)
 
 
-def _multiply(x: Tensor, weight: QuantizedWeight, inputs_first: bool) -> Any:
-    return _QuantizedProduct.apply(x, weight, inputs_first, *weight.parts())
-
-
-def _multiply_experts(
-    rows: Tensor, weight: QuantizedExperts, product: Product, ends: Tensor
-) -> Any:
-    return _ExpertProduct.apply(rows, weight, product, ends, *weight.parts())
+def _matmul(x: Tensor, matrix: Tensor) -> Tensor:
+    return x @ matrix
 
 
 class _Quantized:

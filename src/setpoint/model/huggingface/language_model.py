@@ -552,12 +552,6 @@ def _without_mask(
     return arguments, named
 
 
-SCALES = ("logit_scale", "lm_head_multiplier")
-"""Keys of config.json for the logit multiplier (Cohere, Falcon H1)."""
-DIVISORS = ("logits_scaling",)
-"""Keys for the divisor of logits (Granite)."""
-SOFT_CAPS = ("final_logit_softcapping",)
-"""Keys for the soft cap of logits (Gemma)."""
 LARGE = 50.0
 """Size of logits in trial runs, large enough to reveal soft caps."""
 SAME = 1e-5
@@ -592,13 +586,11 @@ def read_logits(model: Any) -> Logits | None:
         return None
     output.__class__ = Output
     keys = model.config.get_text_config()
-    scale = 1.0
-    for name in SCALES:
-        scale *= getattr(keys, name, None) or 1.0
-    for name in DIVISORS:
-        scale /= getattr(keys, name, None) or 1.0
-    caps = [cap for name in SOFT_CAPS if (cap := getattr(keys, name, None))]
-    return Logits(scale, caps[0] if caps else None, output.weight.shape[0])
+    # Cohere, Falcon H1 and Granite; the cap is Gemma's.
+    names = ("logit_scale", "lm_head_multiplier", "logits_scaling")
+    scale, multiplier, divisor = (getattr(keys, name, None) or 1.0 for name in names)
+    cap = getattr(keys, "final_logit_softcapping", None) or None
+    return Logits(scale * multiplier / divisor, cap, output.weight.shape[0])
 
 
 def is_right(logits: Logits, model: Any, tokens: Tensor) -> bool:

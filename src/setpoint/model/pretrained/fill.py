@@ -59,16 +59,6 @@ class Growth(NamedTuple):
     tokens: int
     stored: int
 
-    def fill(self, local: Tensor, first: int, row: Tensor) -> None:
-        """Initialize new rows.
-
-        Arguments:
-            local: rows of the matrix from `first` on.
-            row: the mean, for the columns of `local`.
-        """
-        start, end = max(self.known - first, 0), max(self.tokens - first, 0)
-        local[start:end] = row.to(local)
-
 
 class Weights:
     """Tensors of a model in files or in memory, checked against the model before any is read.
@@ -248,10 +238,10 @@ class Weights:
                     values = block(values, Part(part.dim, 0, length, part.step))
                 local[within].copy_(values.T if piece.transposed else values)
         if self.growth is not None and name in ROWS:
-            (first, last), columns = box[0], slice(*box[1])
-            if first < self.growth.tokens and last > self.growth.known:
-                rows = reader.read(self._source(name))[: self.growth.known, columns]
-                self.growth.fill(local, first, mean_row(rows))
+            (first, last), (known, tokens, _) = box[0], self.growth
+            if first < tokens and last > known:
+                rows = reader.read(self._source(name))[:known, slice(*box[1])]
+                local[max(known - first, 0) : tokens - first] = mean_row(rows).to(local)
 
     def lazily(
         self, names: Mapping[str, Sequence[str]], parts: Mapping[str, QuantizedPart]

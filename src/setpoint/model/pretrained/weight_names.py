@@ -37,6 +37,11 @@ class Part(NamedTuple):
     length: int | None = None
     step: int = 1
 
+    @property
+    def end(self) -> int:
+        """End of the range."""
+        return self.start + ((self.length or 1) - 1) * self.step + 1
+
 
 class Piece(NamedTuple):
     """A block of a model tensor, and the equal block of a tensor in Hugging Face files."""
@@ -65,12 +70,8 @@ def block(tensor: Tensor, part: Part | None) -> Tensor:
     """A block of a tensor, as a view."""
     if part is None:
         return tensor
-    if part.length is None:
-        return tensor.select(part.dim, part.start)
-    if part.step > 1:
-        end = part.start + (part.length - 1) * part.step + 1
-        return tensor[(*[slice(None)] * part.dim, slice(part.start, end, part.step))]
-    return tensor.narrow(part.dim, part.start, part.length)
+    index = part.start if part.length is None else slice(part.start, part.end, part.step)
+    return tensor[(*[slice(None)] * part.dim, index)]
 
 
 def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str, Shape]:
@@ -82,9 +83,7 @@ def hf_shapes(pieces: Iterable[Piece], shapes: Mapping[str, Shape]) -> dict[str,
         part = piece.hf_block
         if part is not None:
             # A tensor made of several pieces extends to the end of the last.
-            assert part.length is not None
-            end = part.start + (part.length - 1) * part.step + 1
-            end = max(end, file_shapes.get(piece.hf_name, (0,) * 9)[part.dim])
+            end = max(part.end, file_shapes.get(piece.hf_name, (0,) * 9)[part.dim])
             block = (*block[: part.dim], end, *block[part.dim + 1 :])
         file_shapes[piece.hf_name] = block
     return file_shapes
