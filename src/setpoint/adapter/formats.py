@@ -152,14 +152,26 @@ class Format(ABC):
 class _Rowwise(Format):
     """Formats with one scale per block along a row."""
 
+    _half = 0.5
+    """Half a step for a scale of one."""
+
+    def dequantize(
+        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        values, scales = self._values(parts["codes"]), self._scales(parts, box)
+        values.unflatten(-1, (scales.shape[-1], -1)).mul_(scales.unsqueeze(-1))
+        return values.to(dtype)
+
     def half_step(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         return self._scales(parts, box) * self._half
 
-    _half: float
-
     @abstractmethod
+    def _values(self, codes: Tensor) -> Tensor:
+        """Values of codes for a scale of one, in fp32 and new memory."""
+
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         """Scale of each block: ([E,] rows, blocks)."""
+        return parts["scales"]
 
     def _amax(self, matrix: Tensor) -> Tensor:
         """Largest magnitude of each block: (rows, blocks)."""
@@ -170,21 +182,15 @@ class _Rowwise(Format):
             amax[chunk] = torch.linalg.vector_norm(blocks, torch.inf, dim=-1, dtype=torch.float32)
         return amax
 
-    def _codes(
-        self, matrix: Tensor, scales: Tensor, encode: Callable[[Tensor], Tensor], codes: Tensor
-    ) -> Tensor:
-        """Encode weights divided by their scales into `codes`."""
+    def _codes(self, matrix: Tensor, scales: Tensor, encode: Callable[[Tensor], Tensor]) -> Tensor:
+        """Encode weights divided by their scales."""
+        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
         size = self.block(matrix.shape[1])
         divisors = scales.where(scales > 0, 1.0)
         for chunk in _chunks(matrix):
             blocks = matrix[chunk].float().unflatten(1, (-1, size))
             codes[chunk] = encode((blocks / divisors[chunk].unsqueeze(-1)).flatten(1))
         return codes
-
-    def _scaled(self, values: Tensor, scales: Tensor) -> Tensor:
-        """Multiply values in place."""
-        values.unflatten(-1, (scales.shape[-1], -1)).mul_(scales.unsqueeze(-1))
-        return values
 
 
 class NF4Format(_Rowwise):
@@ -227,11 +233,8 @@ class NF4Format(_Rowwise):
             "scale_mean": mean,
         }
 
-    def dequantize(
-        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        values = _unpacked(parts["codes"], NF4_LEVELS, high=True)
-        return self._scaled(values, self._scales(parts, box)).to(dtype)
+    def _values(self, codes: Tensor) -> Tensor:
+        return _unpacked(codes, NF4_LEVELS, high=True)
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
         """See `Format.parts_from`; the format of bitsandbytes."""
@@ -255,14 +258,11 @@ class NF4Format(_Rowwise):
         """Codes, and the largest magnitude of each block."""
         amax = self._amax(matrix)
         between = _between(NF4_LEVELS, matrix.device)
-        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
-        self._codes(
-            matrix,
-            amax,
-            lambda x: _packed(torch.bucketize(x, between, out_int32=True), high=True),
-            codes,
-        )
-        return codes, amax
+
+        def encode(x: Tensor) -> Tensor:
+            return _packed(torch.bucketize(x, between, out_int32=True), high=True)
+
+        return self._codes(matrix, amax, encode), amax
 
     def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
         if not self.double:
@@ -281,8 +281,6 @@ class NF4Format(_Rowwise):
 class Int8Format(_Rowwise):
     """Integers from -127 to 127."""
 
-    _half = 0.5
-
     def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         blocks = columns // self.block(columns)
         return {
@@ -292,30 +290,21 @@ class Int8Format(_Rowwise):
 
     def quantize(self, matrix: Tensor, before: Mapping[str, Tensor] | None = None) -> Parts:
         scales = self._amax(matrix) / 127
-        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
-        return {"codes": self._codes(matrix, scales, Tensor.round, codes), "scales": scales}
+        return {"codes": self._codes(matrix, scales, Tensor.round), "scales": scales}
 
-    def dequantize(
-        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        return self._scaled(parts["codes"].float(), self._scales(parts, box)).to(dtype)
+    def _values(self, codes: Tensor) -> Tensor:
+        return codes.float()
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
         scales = coded.parts["scales"].float().view(rows, columns // self.block(columns))
         return {"codes": coded.parts["codes"], "scales": scales}
 
-    def _scales(self, parts: Mapping[str, Tensor], box: Box) -> Tensor:
-        return parts["scales"]
-
 
 class _E2M1Format(_Rowwise):
     """E2M1 codes, two per byte, low half first; subclasses define the scales."""
 
-    def dequantize(
-        self, parts: Mapping[str, Tensor], box: Box, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        values = _unpacked(parts["codes"], (*E2M1, *(-level for level in E2M1)), high=False)
-        return self._scaled(values, self._scales(parts, box)).to(dtype)
+    def _values(self, codes: Tensor) -> Tensor:
+        return _unpacked(codes, (*E2M1, *(-level for level in E2M1)), high=False)
 
 
 class NVFP4Format(_E2M1Format):
@@ -324,8 +313,6 @@ class NVFP4Format(_E2M1Format):
     Codes are a sign bit and an index into `E2M1`; the first of two weights is in the low half of a
     byte. Block scales are stored as bits of E4M3.
     """
-
-    _half = 0.5
 
     def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         blocks = columns // self.block(columns)
@@ -340,8 +327,7 @@ class NVFP4Format(_E2M1Format):
         scale = self._scale(amax, before)
         blocks = amax / E2M1_MAX / scale.where(scale > 0, 1.0)
         block_scales = blocks.clamp(E4M3_LEAST, E4M3_MAX).to(torch.float8_e4m3fn)
-        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
-        self._codes(matrix, block_scales.float() * scale, _e2m1, codes)
+        codes = self._codes(matrix, block_scales.float() * scale, _e2m1)
         return {"codes": codes, "scales": block_scales.view(torch.uint8), "scale": scale}
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
@@ -368,8 +354,6 @@ class MXFP4Format(_E2M1Format):
     largest number, as specified (OCP MX, 6.3). Codes are those of NVFP4.
     """
 
-    _half = 0.5
-
     def parts(self, rows: int, columns: int) -> dict[str, CodedPart]:
         return {
             "codes": CodedPart((rows, columns // 2), torch.uint8),
@@ -381,9 +365,7 @@ class MXFP4Format(_E2M1Format):
         _, exponents = torch.frexp(amax)  # with a mantissa of at least 1/2
         exponents = (exponents - 1 - E2M1_EXPONENT).clamp(-EXPONENT_BIAS, EXPONENT_BIAS)
         biased = (exponents + EXPONENT_BIAS).where(amax > 0, 0).to(torch.uint8)
-        codes = _empty(self.parts(*matrix.shape)["codes"], matrix)
-        self._codes(matrix, _power(biased), _e2m1, codes)
-        return {"codes": codes, "scales": biased}
+        return {"codes": self._codes(matrix, _power(biased), _e2m1), "scales": biased}
 
     def parts_from(self, coded: Coded, rows: int, columns: int) -> Parts | None:
         """See `Format.parts_from`; GPT-OSS stores blocks in a separate dimension."""

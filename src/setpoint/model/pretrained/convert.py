@@ -97,12 +97,10 @@ class ConfigDocument:
         Arguments:
             default: value if the key is absent; without it, the key is required.
         """
-
-        def is_valid(value: Any) -> bool:
-            return type(value) is int and value >= at_least
-
         kind = f"an int of at least {at_least}"
-        number = self._typed(name, default, is_valid, kind, optional)
+        number = self._typed(
+            name, default, lambda value: type(value) is int and value >= at_least, kind, optional
+        )
         if number is not None and number >= LARGEST:
             self.refuse(name, "is too large")
             return at_least

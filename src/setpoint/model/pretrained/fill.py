@@ -20,7 +20,6 @@ from setpoint.files import tensor_file
 from setpoint.files.tensor_file import DTYPES, dtype_named, read_box
 from setpoint.files.tensor_header import (
     FLOATS,
-    TORCH_NAMES,
     DamagedFile,
     Encoding,
     Shape,
@@ -43,7 +42,6 @@ from setpoint.model.pretrained.weight_names import (
 from setpoint.shapes.peers import BroadcastReader
 from setpoint.shapes.placed import Named, Placeable, local_ranges, put, whole_of
 from setpoint.shapes.stored import E2M1, Coded, QuantizedPart, Stored, stored_weights
-from setpoint.units.dtype import DType
 
 
 class Growth(NamedTuple):
@@ -259,7 +257,8 @@ class Weights:
             if name in self.pieces:
                 tensors[name] = Frozen(self, name, tuple(dtypes))
             elif name in parts and parts[name].weight in self.pieces:
-                tensors[name] = Requantized(self, parts[name], tuple(dtypes), last)
+                part = parts[name]
+                tensors[name] = Requantized(self, part.weight, tuple(dtypes), part, last)
         return tensors
 
 
@@ -295,21 +294,15 @@ class Frozen(Placeable):
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Requantized(Placeable):
-    """Part of a weight that is requantized on placement; see `Placeable`.
+class Requantized(Frozen):
+    """Part of a weight that is requantized on placement; `name` is that of the weight.
 
     Arguments:
         last: the parts of the last quantized weight, by name and piece; shared between instances.
     """
 
-    weights: Weights
     part: QuantizedPart
-    dtypes: tuple[str, ...]
     last: dict[tuple[str, int], dict[str, Tensor]]
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return dtype_named(self.dtypes[-1])
 
     @property
     def shape(self) -> torch.Size:
@@ -327,7 +320,7 @@ class Requantized(Placeable):
         return cast_in_turn(values, self.dtypes[1:])
 
     def _parts(self, rows: tuple[int, int]) -> dict[str, Tensor]:
-        name, key = self.part.weight, (self.part.weight, rows[0])
+        name, key = self.name, (self.name, rows[0])
         if any(weight != name for weight, _ in self.last):
             self.last.clear()
         if key not in self.last:
@@ -434,24 +427,6 @@ def _require_tied(directory: Path, tensors: Mapping[str, FileTensor], embedding:
 
 Rows = tuple[int, int] | None
 """First row and end; None: all rows."""
-
-
-def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
-    """Dtype of weights.
-
-    Arguments:
-        dtype: a torch dtype, or a name such as `"bf16"`; None: as in the files.
-
-    Raises:
-        SetpointError: there is no such dtype, or weights cannot have it.
-    """
-    if dtype is None:
-        return None
-    result = DType.read(dtype).torch()
-    if result not in map(dtype_named, FLOATS):
-        known = ", ".join(TORCH_NAMES[name] for name in FLOATS)
-        raise SetpointError(f"dtype = {dtype}: weights cannot have this dtype. Valid: {known}")
-    return result
 
 
 class FileTensor(Placeable):

@@ -23,6 +23,8 @@ from setpoint.checkpoint.manifest import (
 )
 from setpoint.config import ImportedComponent, RunError, SetpointError
 from setpoint.files.atomic import Written, digest_file
+from setpoint.files.tensor_file import dtype_named
+from setpoint.files.tensor_header import FLOATS, TORCH_NAMES
 from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.model.huggingface.builder import load_from
@@ -36,7 +38,7 @@ from setpoint.model.pretrained.config_json import (
     vocabulary_difference,
     vocabulary_of,
 )
-from setpoint.model.pretrained.fill import Growth, Weights, cast_in_turn, weight_dtype, weights_of
+from setpoint.model.pretrained.fill import Growth, Weights, cast_in_turn, weights_of
 from setpoint.model.pretrained.locate import (
     Place,
     description_of,
@@ -50,6 +52,7 @@ from setpoint.model.pretrained.weight_names import Piece, require_depth
 from setpoint.shapes.peers import BroadcastReader
 from setpoint.shapes.placed import Named, Placeable
 from setpoint.shapes.stored import places_of_parts, stored_parts
+from setpoint.units.dtype import DType
 
 Dtypes = Mapping[str, Sequence[str]]
 """Tensor names, each with the dtypes that its values are cast to in turn."""
@@ -353,6 +356,24 @@ def load_pretrained(
         assert config.vocab_size is not None, "every config.json has it"
         tokens = config.vocab_size
     return load_model(place, config, tokens, device=device, dtype=torch_dtype).eval()
+
+
+def weight_dtype(dtype: torch.dtype | str | None) -> torch.dtype | None:
+    """Dtype of weights.
+
+    Arguments:
+        dtype: a torch dtype, or a name such as `"bf16"`; None: as in the files.
+
+    Raises:
+        SetpointError: there is no such dtype, or weights cannot have it.
+    """
+    if dtype is None:
+        return None
+    result = DType.read(dtype).torch()
+    if result not in map(dtype_named, FLOATS):
+        known = ", ".join(TORCH_NAMES[name] for name in FLOATS)
+        raise SetpointError(f"dtype = {dtype}: weights cannot have this dtype. Valid: {known}")
+    return result
 
 
 def _require_device(device: torch.device | str) -> None:

@@ -185,13 +185,18 @@ def fetch(name: str, *, weights: bool = True) -> Path:
     return directory
 
 
-def read_keys(directory: Path, name: str = CONFIG) -> dict[str, Any]:
+def read_keys(directory: Path, name: str = CONFIG, optional: bool = False) -> dict[str, Any]:
     """Read a directory's config.json, or another JSON file.
+
+    Arguments:
+        optional: return {} if there is no such file.
 
     Raises:
         SetpointError: the file is missing, or not a JSON object.
     """
     file = directory / name
+    if optional and not file.is_file():
+        return {}
     try:
         keys: Any = json.loads(file.read_bytes(), object_hook=_special_float)
     except OSError as error:
@@ -266,4 +271,4 @@ def keys_of_origin(directory: Path | None) -> dict[str, Any]:
         return {}
     if (directory / MANIFEST).is_file():
         return description_of(directory) or {}
-    return read_keys(directory) if (directory / CONFIG).is_file() else {}
+    return read_keys(directory, optional=True)

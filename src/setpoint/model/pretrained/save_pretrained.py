@@ -26,8 +26,13 @@ from setpoint.model.huggingface.language_model import HuggingFaceModel
 from setpoint.model.initialize import plain_name
 from setpoint.model.pretrained.config_json import TOKEN_IDS, family_for, write_config
 from setpoint.model.pretrained.families import GPT2
-from setpoint.model.pretrained.fill import TensorReader, weight_dtype
-from setpoint.model.pretrained.load import checkpoint_weights, is_built_in, load_pretrained
+from setpoint.model.pretrained.fill import TensorReader
+from setpoint.model.pretrained.load import (
+    checkpoint_weights,
+    is_built_in,
+    load_pretrained,
+    weight_dtype,
+)
 from setpoint.model.pretrained.locate import (
     CONFIG,
     GENERATION,
@@ -307,10 +312,9 @@ def ends_of(directory: Path, tokenizer: Any = None) -> tuple[int, ...]:
         directory: a checkpoint, or a model in the format of Hugging Face.
         tokenizer: tokenizer of the weights; None: only tokens named in the files.
     """
-    settings = directory / GENERATION
     is_checkpoint = (directory / MANIFEST).is_file()  # its config.json is that of its start
     ends = declared_ends(
-        read_keys(directory, GENERATION) if settings.is_file() else {},
+        read_keys(directory, GENERATION, optional=True),
         {} if is_checkpoint else keys_of_origin(directory),
     )
     # Ids without a tokenizer may have no separator.

@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple, cast
 
 from setpoint.config import RunError, SetpointError
 from setpoint.files.tensor_header import Encoding, Shape, TensorInfo, read_header
-from setpoint.model.pretrained.locate import CONFIG
+from setpoint.model.pretrained.locate import CONFIG, read_keys
 
 SINGLE: Final = "model.safetensors"
 """Name of a single file."""
@@ -226,33 +226,19 @@ def _part_of(name: str, info: TensorInfo) -> str | None:
 
 def _quantization(directory: Path) -> tuple[Path, Any, str] | None:
     """The file, its keys, and the dtype of dense weights; None without quantization."""
-    config = _json(directory / CONFIG)
+    config = read_keys(directory, optional=True)
     named = str(config.get("dtype") or config.get("torch_dtype") or "bfloat16")
     words = {"float32": "F32", "float16": "F16", "bfloat16": "BF16", "float64": "F64"}
     dtype = words.get(named, "BF16")
     if config.get(KEY):
-        return directory / CONFIG, _flat(config[KEY]), dtype
-    keys = _json(directory / MODELOPT)
+        quantization: Any = config[KEY]
+        if isinstance(quantization, dict):  # modelopt nests its keys
+            quantization = {**quantization, **quantization.get("quantization", {})}
+        return directory / CONFIG, quantization, dtype
+    keys = read_keys(directory, MODELOPT, optional=True)
     if keys.get("quantization"):
         return directory / MODELOPT, {"quant_method": "modelopt", **keys["quantization"]}, dtype
     return None
-
-
-def _flat(keys: Any) -> Any:
-    """The keys, merged with modelopt's nested ones."""
-    if not isinstance(keys, dict):
-        return keys
-    return {**keys, **cast(dict[str, Any], keys.get("quantization", {}))}
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        content: Any = json.loads(path.read_bytes())
-    except OSError:
-        return {}  # the files alone determine their content
-    except ValueError as error:
-        raise SetpointError(f"{path} is not JSON: {error}") from error
-    return content if isinstance(content, dict) else {}
 
 
 class _PartMismatch(Exception):
