@@ -116,7 +116,7 @@ class ConfigDocument:
         def is_valid(value: Any) -> bool:
             return type(value) in (int, float) and -LARGEST < value < LARGEST
 
-        number = self._typed(name, default, is_valid, "a number", optional)
+        number = self._typed(name, default, is_valid, "a finite number", optional)
         return number if number is None else float(number)
 
     def flag(self, name: str, default: bool) -> bool:

@@ -484,13 +484,13 @@ def read_rope(
         return refuse(f"the type {kind!r} has no {', '.join(unknown)}")
     for key, value in (("rope_theta", theta), ("partial_rotary_factor", fraction)):
         if value is not None and not _is_number(value):
-            return refuse(f"{key} must be a number")
+            return refuse(f"{key} must be a finite number")
     default = RopeKeys(default.base if theta is None else float(theta), None, float(fraction))
     if kind == "default":
         return default
     wrong = [k for k, v in given.items() if k != "truncate" and not _is_number(v)]
     if wrong:
-        return refuse(f"the type {kind!r}: {wrong[0]} must be a number")
+        return refuse(f"the type {kind!r}: {wrong[0]} must be a finite number")
     if kind in ("llama3", "yarn"):
         original = given.setdefault("original_max_position_embeddings", length)
         if original < 1:
