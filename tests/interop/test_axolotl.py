@@ -354,6 +354,21 @@ def test_packed_experts_stay_dense_in_a_quantized_base(tmp_path: Path) -> None:
     assert "exclude" not in read(tmp_path, text, base).data["adapter"]["quantize"]
 
 
+def test_experts_of_a_model_in_the_cache_of_the_hub_stay_dense(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    folder = tmp_path / "models--org--plain"
+    for name, text in {"refs/main": "0" * 40, f"snapshots/{'0' * 40}/config.json": "{}"}.items():
+        (folder / name).parent.mkdir(parents=True)
+        (folder / name).write_text(text)
+    lines = ["base_model: org/plain", *BASE.replace("load_in_4bit:\n", "").splitlines()[1:], ""]
+    text, base = "adapter: qlora\nload_in_4bit: true\n", "\n".join(lines)
+    assert "exclude" not in read(tmp_path, text, base).data["adapter"]["quantize"]
+    (folder / name).write_text('{"num_experts": 4}')
+    assert "exclude" in read(tmp_path, text, base).data["adapter"]["quantize"]
+
+
 @pytest.mark.parametrize("name", ["neftune_noise_alpha", "noisy_embedding_alpha"])
 def test_noise_on_embeddings(tmp_path: Path, name: str) -> None:
     document = read(tmp_path, f"{name}: 5\n")

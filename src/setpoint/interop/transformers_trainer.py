@@ -15,6 +15,7 @@ from typing import Any, cast
 
 from setpoint.config import SetpointError
 from setpoint.config.files.read import read_file
+from setpoint.hub.fetch import fetch_files, split_hub_id
 from setpoint.interop.dialect import Conversion, Key
 
 HUB = "models are not pushed to the hub during training; use `setpoint export` afterwards"
@@ -41,6 +42,7 @@ NEFTUNE = Key(None, "model.embedding_noise", optional=True,
     differs="noise is scaled by the number of tokens in a row; in transformers, by the padded "
             "length",
 )  # fmt: skip
+CONFIG_JSON = "config.json"
 PACKED = r"(.*\.)?experts\.\w+$"
 """Pattern of the names of packed experts."""
 NOT_PACKED = rf"(?!{PACKED})"
@@ -267,9 +269,12 @@ def convert_peft(
 
 
 def _has_experts(model: str) -> bool:
-    """True if a model has experts, by its config.json here, or else by its name."""
+    """True if a model has experts, by its config.json here or in the cache, or else its name."""
+    folder = model
     try:
-        keys: Any = read_file(os.path.join(model, "config.json")).data
+        if not os.path.isdir(model) and split_hub_id(model) is not None:
+            folder = fetch_files(model, [CONFIG_JSON], instead="", cached=True)
+        keys: Any = read_file(os.path.join(folder, CONFIG_JSON)).data
     except SetpointError:
         return bool(MIXTURES.search(model))
     return "experts" in repr(keys)

@@ -20,7 +20,7 @@ from setpoint.config import (
 from setpoint.config.draft.walk import steps
 from setpoint.config.resolving.checks import Verification, whole_problem
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE, RECORD
-from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
+from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.parameters import FORMULAS, count_parameters_of, training_flops
 from setpoint.train.config import Job, batch_equation
 from setpoint.train.rules.model_rules import known_vocabulary
@@ -109,7 +109,7 @@ def preflight(
     if unknown is not None:
         report.skipped.append(f"model: {unknown}")
     if "files" in needs:
-        report.skipped.extend(_on_hub(job.model))
+        report.skipped.extend(_on_hub(job))
     return report
 
 
@@ -164,8 +164,12 @@ def _can_be_elsewhere(path: str) -> bool:
     return not has_folder and not nearest(name, os.listdir(folder or os.curdir), 1, 0.7)
 
 
-def _on_hub(model: ModelConfig) -> Iterator[str]:
+def _on_hub(job: Job) -> Iterator[str]:
     """Parts of a model on the hub, which is not read before the run starts."""
+    model, more = job.model, ""
+    section = job.adapter.quantize if job.adapter is not None else None
+    if section is not None and not section.exclude:
+        more = "; experts in it are quantized, too, unless adapter.quantize.exclude names them"
     names = {"pretrained": model.pretrained}
     if isinstance(model, HuggingFaceConfig):
         names["config"] = None if model.names_model_type else model.config
@@ -174,7 +178,8 @@ def _on_hub(model: ModelConfig) -> Iterator[str]:
             from setpoint.model.pretrained.locate import is_on_hub
 
             if is_on_hub(name):
-                yield f"model.{field}: {name} on the hub, fetched at the start"
+                yield f"model.{field}: {name} on the hub, fetched at the start{more}"
+                more = ""
 
 
 def _measure(job: Job, facts: dict[str, int | str]) -> str | None:

@@ -111,6 +111,9 @@ def test_what_is_on_the_hub_is_not_looked_at_before_the_start(tmp_path: Path) ->
     report = preflight(job_from(tmp_path, "org/name@v1"))
     assert not report.problems
     assert "model.pretrained: org/name@v1 on the hub, fetched at the start" in report.skipped
+    quantized = ("adapter=qlora", "adapter.quantize.group_size=4")
+    (line,) = preflight(job_from(tmp_path, "org/name@v1", *quantized)).skipped[-1:]
+    assert "experts in it are quantized, too, unless adapter.quantize.exclude names them" in line
     theirs = ("model=huggingface", "model.config=org/theirs")
     without = ("dim", "layers", "heads", "dropout")
     report = preflight(small_job(tmp_path, *theirs, without=without))
