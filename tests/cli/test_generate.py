@@ -44,6 +44,7 @@ def test_settings_that_no_text_can_be_drawn_with(transcript: Callable[[list[str]
         "generate small.toml --checkpoint 99999999999999999999999",
         "generate small.toml --promt x",
         "generate small.toml --prompt --seed 3",
+        "generate small.toml 'Once upon a time'",
         "generate small.toml --weights.path x --generation.top_k 3",
     ]
     compare("cli/generate_wrong", transcript(lines))

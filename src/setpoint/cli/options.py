@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import sys
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -459,7 +460,9 @@ class Command:
                     else "no arguments"
                 )
             )
-        raise SetpointError(unexpected(word))
+        prompts = any(option.name == "--prompt" for option in self.options)
+        hint = f"\nDid you mean --prompt {shlex.quote(word)}?" if prompts else ""
+        raise SetpointError(unexpected(word) + hint)
 
     def _refuse_value(self, overrides: list[str], rest: Sequence[str]) -> None:
         """Refuse words after a flag's value that belong to it, as in `--duration 2 epochs`."""
