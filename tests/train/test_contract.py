@@ -11,7 +11,7 @@ from setpoint.config import ConfigError, RunError, SetpointError
 from setpoint.config.composition import compose
 from setpoint.config.record.record import read_record
 from setpoint.train.config import Job
-from setpoint.train.contract import check_contract, describe_accepted
+from setpoint.train.contract import ContractRefused, check_contract, describe_accepted
 from setpoint.train.run import Run, train
 from setpoint.train.run_name import find_run
 
@@ -200,6 +200,14 @@ def test_what_was_logged_stays_while_a_session_logs_nothing(tmp_path: Path) -> N
     train(small_job(tmp_path, *flags, "duration=11 steps"))
     assert (first / "metrics.jsonl").read_bytes().startswith(before)
     assert [row["step"] for row in rows(first)] == [1, 2, 3, 4, 5, 9, 10, 11]
+
+
+def test_a_refused_resume_repeats_the_values_typed_after_the_directory(run: Path) -> None:
+    """Ranks of torchrun report it without the command that was typed."""
+    base = compose(Job, read_record(Job, str(run))[0], flags=["optimizer.lr=0.5"])
+    with pytest.raises(ContractRefused) as caught:
+        check_contract(str(run), base.resolve(), given=True)
+    assert caught.value.command.endswith(" --optimizer.lr 0.5 --accept optimizer.lr")
 
 
 def test_a_run_is_not_renamed_while_its_directory_is_given(run: Path) -> None:

@@ -29,6 +29,7 @@ from setpoint.config import (
     resolve,
 )
 from setpoint.config.record.record import Difference, changes_since_record
+from setpoint.config.values.origin import COMMAND_LINE
 from setpoint.config.words.names import within
 from setpoint.data.config import BYTES_VOCABULARY
 from setpoint.model.config import ModelConfig, TransformerConfig
@@ -486,8 +487,8 @@ def identity_refusal(
         words: list[str] = []
         for item in (*longer, *refused):
             origin = item.right_origin
-            # The command line adds the words typed after a directory.
-            if origin.startswith(f"{PROGRAM} (") if given else not origin.startswith(DERIVED):
+            is_typed = origin.startswith((f"{PROGRAM} (", COMMAND_LINE))
+            if is_typed if given else not origin.startswith(DERIVED):
                 words.append(f"--{item.path} {_as_argument(item.right)}")
         command = " ".join([f"setpoint train {run}", *words, f"--accept {','.join(paths)}"])
         lines.append(f"  To resume this run anyway: {command}")

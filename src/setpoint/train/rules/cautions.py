@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from setpoint.config import Caution, SetpointError, rule
+from setpoint.config import Caution, SetpointError, plural, rule
 from setpoint.data.config import HuggingFace
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
@@ -240,8 +240,8 @@ def _seldom_saved(job: Job, steps: int) -> Iterator[Caution]:
     yield Caution(
         "evaluated-but-not-saved",
         "checkpoint.every",
-        f"the best checkpoint must be both evaluated and saved, but of {evaluated} evaluations "
-        f"before the end only {saved} coincide with a save",
+        f"the best checkpoint must be both evaluated and saved, but only {saved} of "
+        f"{plural(evaluated, 'evaluation')} before the end coincide with a save",
         valid=(str(section.every),),
         also=("evaluation.every", "checkpoint.keep_best"),
     )
