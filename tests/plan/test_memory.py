@@ -138,6 +138,18 @@ def test_weights_on_the_host_are_not_on_the_device(tmp_path: Path) -> None:
     assert plain.total - offloaded.total == offloaded.on_host
 
 
+def test_embedding_noise_is_a_buffer_of_the_first_stage(tmp_path: Path) -> None:
+    job = small_job(tmp_path, "model.embedding_noise=5", "evaluation=null")
+    components = build_components(job)
+    Loop(job, components, [], StopRequest(), Position()).step()
+    assert components.embedding_noise is not None
+    assert components.embedding_noise.values is not None
+    assert planned(job).buffers == components.embedding_noise.values.nbytes
+    workload, pipeline = Workload.of(job, 257), Topology(pipeline=2, micro_size=2)
+    first, last = (rank_memory(workload, pipeline, rank) for rank in (0, 1))
+    assert first.buffers > last.buffers == 0
+
+
 def test_ranks_that_divide_matrices_hold_a_share_of_the_rows_of_experts(tmp_path: Path) -> None:
     job = small_job(tmp_path, "model.dim=64", "model.moe={experts: 4, top_k: 4, expert_dim: 256}")
     workload = Workload.of(job, 257)

@@ -290,6 +290,7 @@ class RankMemory(NamedTuple):
     Arguments:
         masters: master weights, which the optimizer updates.
         optimizer: the whole optimizer state, on the device or the host.
+        buffers: noise of a micro-batch's token embeddings.
         gradients: accumulated gradients, and those of layers being computed.
         activations: activations kept for the backward passes of all micro-batches in flight,
             without logits.
@@ -343,11 +344,14 @@ def update_memory(workload: Workload, topology: Topology, rank: int = 0) -> Rank
     """Memory of one rank in the optimizer update; exact, since no activations are left."""
     formats = workload.formats
     shards = shards_of(workload, topology, rank)
+    stages = stages_of(workload, topology)[coordinates(topology.degrees, rank)["pipeline"]]
+    embeds = any(workload.order[part] == workload.order[0] for stage in stages for part in stage)
+    noise = _beside(workload, topology) * workload.dim * 4  # in fp32, until the next one is drawn
     memory = RankMemory(
         weights=shards.stored,
         masters=shards.mastered * formats.master,
         optimizer=shards.state,
-        buffers=0,
+        buffers=noise if workload.noisy and embeds else 0,
         gradients=shards.padded * max(formats.reduce, formats.gradient),
         activations=0,
         recomputed=0,

@@ -270,6 +270,7 @@ class Workload(NamedTuple):
         unknown_state: name of the optimizer if its state is unknown; otherwise empty.
         weights_on_host: whether weights, gradients and optimizer state are in host memory.
         averaged: bytes per number of the copy made to evaluate averaged weights.
+        noisy: whether token embeddings get noise.
         unknown: reason why kept activations are unknown; empty if they are known.
         steps: steps of the run; None if its duration is in other units.
     """
@@ -292,6 +293,7 @@ class Workload(NamedTuple):
     unknown_state: str
     weights_on_host: bool
     averaged: int
+    noisy: bool
     unknown: str
     steps: int | None
 
@@ -384,6 +386,7 @@ def _workload_of(job: Job, vocabulary: int) -> Workload:
         unknown_state=_unknown_state(job),
         weights_on_host=job.parallel.sharding.offload,
         averaged=WIDTHS[stored] if isinstance(job.optimizer, ScheduleFreeAdamWConfig) else 0,
+        noisy=job.model.embedding_noise > 0,
         unknown=unknown,
         steps=job.total_steps(),
     )
