@@ -178,13 +178,13 @@ BREAKS = [
     ),
     # Models.
     Break(
-        "model/attention/rope.py",
+        "model/attention/attention.py",
         "positions.to(torch.float64).unsqueeze(-1) * radians",
         "positions.to(torch.float32).unsqueeze(-1) * radians.float()",
         "model/attention",
     ),
     Break(
-        "model/attention/rope.py",
+        "model/attention/attention.py",
         "0.1 * math.log(scaling.factor) + 1.0",
         "0.1 * math.log2(scaling.factor) + 1.0",
         "model/attention",
@@ -208,9 +208,9 @@ BREAKS = [
         "model",
     ),
     Break(
-        "model/attention/attention.py",
-        'NormalInit(residual_std if name == "output" else hidden_std)',
-        "NormalInit(hidden_std)",
+        "model/block_modules.py",
+        "NormalInit(others.get(name, std))",
+        "NormalInit(std)",
         "model",
     ),
     Break("model/initialize.py", "min(last, self.count)", "last", "model"),
@@ -264,13 +264,13 @@ BREAKS = [
         "optim",
     ),
     Break(
-        "optim/schedule_free.py",
+        "optim/elementwise.py",
         'counters["lr_max"] = max(group["lr"], counters["lr_max"])',
         'counters["lr_max"] = group["lr"]',
         "optim",
     ),
     Break(
-        "optim/schedule_free.py", "p.copy_(y)", "p.lerp_(y, 0.999)", "optim train/test_averaging.py"
+        "optim/elementwise.py", "p.copy_(y)", "p.lerp_(y, 0.999)", "optim train/test_averaging.py"
     ),
     Break(
         "optim/clip.py",
@@ -279,13 +279,13 @@ BREAKS = [
         "optim",
     ),
     Break(
-        "optim/schedule/curves.py",
+        "optim/curves.py",
         "point += place.extent.get(unit, 0.0)",
         "point += 0.0",
         "optim/schedule",
     ),
     Break(
-        "optim/schedule/curves.py",
+        "optim/curves.py",
         "if self.waited > self.config.patience:",
         "if self.waited >= self.config.patience:",
         "optim/schedule",

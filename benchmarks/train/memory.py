@@ -19,9 +19,9 @@ from harness import DOCS, Report, devices, peak_bytes, write_block
 from setpoint.config import resolve
 from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.memory.config import ActivationOffload, CheckpointedParts, Full, Memory, Operators
+from setpoint.model.build import layers_of
 from setpoint.model.config import TransformerConfig
 from setpoint.model.initialize import initialize
-from setpoint.model.layers import layers_of
 from setpoint.shapes.batch import Batch
 from setpoint.train.objective import Objective
 

@@ -22,7 +22,7 @@ from torch.nn.utils import clip_grad_norm_, clip_grads_with_norm_, get_total_nor
 
 from harness import Report, adamw, ratio, setpoint_step
 from setpoint.config.composition import compose
-from setpoint.model.layers import layers_of
+from setpoint.model.build import layers_of
 from setpoint.parallel.world import World
 from setpoint.shapes.batch import Batch
 from setpoint.train.build.components import build_components

@@ -29,7 +29,7 @@ from setpoint.config.composition import compose
 from setpoint.data.order import shuffled
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
-from setpoint.optim.schedule.config import Cosine
+from setpoint.optim.schedule import Cosine
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 from setpoint.train.loop import Callback

@@ -14,7 +14,7 @@ import pytest
 
 import setpoint as sp
 from setpoint.optim.config import AdamWConfig
-from setpoint.optim.schedule.config import Cosine
+from setpoint.optim.schedule import Cosine
 from setpoint.train.config import Job
 
 from .. import goldens

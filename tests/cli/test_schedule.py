@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from setpoint.config import resolve
-from setpoint.optim.schedule.config import Cosine
+from setpoint.optim.schedule import Cosine
 
 from ..support.snapshots import compare
 from .conftest import CommandLine

@@ -14,7 +14,7 @@ from setpoint.cli.main import main
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.huggingface_sft import SPLITS
 from setpoint.interop.huggingface_trainer import KEYS
-from setpoint.model.layers import parameter_kinds
+from setpoint.model.build import parameter_kinds
 from setpoint.optim.config import AdamWConfig
 from setpoint.train.config import Job
 from setpoint.train.run import train

@@ -13,7 +13,7 @@ from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.interop.torchtune_models import FAMILIES, SIZES
 from setpoint.model.config import TransformerConfig
 from setpoint.model.parameters import count_parameters_of
-from setpoint.optim.schedule.config import NoSchedule
+from setpoint.optim.schedule import NoSchedule
 from setpoint.train.config import Job
 
 from .converting import assert_rates, job_of, kinds

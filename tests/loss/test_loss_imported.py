@@ -5,11 +5,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from setpoint.config import ConfigError, SetpointError, resolve
+from setpoint.config import ConfigError, resolve
 from setpoint.config.component_sections import partial
 from setpoint.config.composition import compose
 from setpoint.loss.config import CrossEntropy, ImportedLossConfig
 from setpoint.shapes.batch import IGNORE_INDEX
+
+from ..support.snapshots import refused
 
 
 def built(target: str, **fields: Any) -> Any:
@@ -54,23 +56,15 @@ class Vector:
         return logits.sum(-1)
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        (Mean, "for the same token twice, but a sum over tokens would give"),
-        (CountsAll, "a token and one whose target is -100"),
-        (Vector, "must return a scalar tensor"),
-        (torch.nn.Identity, "cannot be called with"),
-    ],
-)
-def test_what_is_no_sum(target: Any, words: str) -> None:
+@pytest.mark.parametrize("target", [Mean, CountsAll, Vector, torch.nn.Identity])
+def test_what_is_no_sum(target: Any) -> None:
     from setpoint.train.config import Job
 
     section: Any = partial(target)
-    with pytest.raises(SetpointError, match=words):
+    with refused():
         resolve(Job(loss=section)).loss.build()
 
 
 def test_what_is_handed_over_cannot_be_given() -> None:
-    with pytest.raises(ConfigError, match="is passed when it is built; leave it out"):
+    with refused(ConfigError):
         built("torch.nn.CrossEntropyLoss", reduction="mean")

@@ -16,7 +16,7 @@ from setpoint.memory.config import (
     Full,
     Operators,
 )
-from setpoint.model.layers import layers_of
+from setpoint.model.build import layers_of
 from setpoint.shapes.placed import whole_of
 from setpoint.units import ByteSize
 

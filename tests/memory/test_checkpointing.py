@@ -11,7 +11,7 @@ from setpoint.config import resolve
 from setpoint.memory import checkpointing
 from setpoint.memory.checkpointing import ATTENTION, MATMUL, recompute
 from setpoint.memory.config import CheckpointedParts, CheckpointingConfig, Full, Operators
-from setpoint.model.layers import layers_of
+from setpoint.model.build import layers_of
 from setpoint.model.moe.config import MoE
 
 from ..model.families import sparse

@@ -22,8 +22,8 @@ import transformers.modeling_utils  # which each rank would import  # noqa: F401
 from torch.distributed.fsdp import FSDPModule
 from transformers.integrations import moe
 
+from setpoint.model.build import layers_of
 from setpoint.model.huggingface import builder
-from setpoint.model.layers import layers_of
 from setpoint.parallel.world import World
 from setpoint.train.build.components import build_components
 

@@ -9,10 +9,10 @@ from torch.distributed.tensor import DTensor
 
 from setpoint.model import initialize as initialization
 from setpoint.model.attention.config import MLA
+from setpoint.model.build import build_transformer
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig
 from setpoint.model.initialize import NormalInit, initialize
 from setpoint.model.moe.config import MoE, SigmoidTopK
-from setpoint.model.transformer import Transformer
 
 from ..support.ranks import fork_group
 from .small import VOCAB, small_config, small_model
@@ -49,7 +49,7 @@ SHAPES = (
 def fully_sharded(rank: int, tokens: torch.Tensor, changes: dict) -> None:
     whole = small_model(seed=3, **changes)
     with torch.device("meta"):
-        model = Transformer(small_config(**changes), vocab_size=VOCAB)
+        model = build_transformer(small_config(**changes), vocab_size=VOCAB)
     for layer in model.layers.values():
         fully_shard(layer)
     fully_shard(model)

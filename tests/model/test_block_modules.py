@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.config.component_sections import partial
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.block_modules import FeedForward, LayerNorm, RMSNorm, cast_once, rms_norm_cpu
@@ -13,6 +13,7 @@ from setpoint.model.config import LayerNormConfig, RMSNormConfig
 from setpoint.model.initialize import ConstantInit, initialize
 from setpoint.model.transformer import Transformer
 
+from ..support.snapshots import refused
 from .small import VOCAB, small_config
 
 
@@ -205,22 +206,15 @@ class Tokens(nn.Module):
         return x + y
 
 
-@pytest.mark.parametrize(
-    ("target", "words"),
-    [
-        (Halves, r"returns \(1, 2, 12\) for vectors of shape \(1, 2, 24\)"),
-        (Tokens, r"cannot be called with \(\.\.\., 24\) vectors: TypeError"),
-        (dict, "makes a dict, not a torch module"),
-    ],
-)
-def test_what_is_no_norm(target: Any, words: str):
-    with pytest.raises(SetpointError, match=words):
+@pytest.mark.parametrize("target", [Halves, Tokens, dict])
+def test_what_is_no_norm(target: Any):
+    with refused():
         model_with(target)
 
 
 def test_an_argument_that_the_model_hands_over_is_refused():
     section: Any = partial(nn.LayerNorm, eps=0.1)
-    with pytest.raises(SetpointError, match="eps"):
+    with refused():
         resolve(small_config(norm=section)).build(vocab_size=VOCAB)
 
 

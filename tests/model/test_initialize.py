@@ -7,7 +7,6 @@ import torch
 from torch import nn
 from torch.distributed.algorithms._checkpoint.checkpoint_wrapper import checkpoint_wrapper
 
-from setpoint.config import SetpointError
 from setpoint.model.initialize import (
     ConstantInit,
     DrawKey,
@@ -20,6 +19,7 @@ from setpoint.model.initialize import (
 )
 from setpoint.model.transformer import Transformer
 
+from ..support.snapshots import refused
 from .small import VOCAB, small_config, small_model
 
 
@@ -91,7 +91,7 @@ def test_does_not_depend_on_the_meta_device():
     whole = values(small_model(seed=3, tie_embeddings=True))
     with torch.device("meta"):
         model = Transformer(small_config(tie_embeddings=True), vocab_size=VOCAB)
-    with pytest.raises(ValueError, match=r"embedding\.weight is on the meta device"):
+    with refused(ValueError):
         initialize(model, 3)
     model.to_empty(device="cpu")
     initialize(model, 3)
@@ -147,17 +147,10 @@ class Partly(nn.Module):
         return self.rules
 
 
-@pytest.mark.parametrize(
-    ("rules", "words"),
-    [
-        ({"a": NormalInit(1.0)}, r"no module defines how to initialize: b$"),
-        ({"a": NormalInit(1.0), "b": ConstantInit(2.0), "c": NormalInit(1.0)}, r"do not exist: c$"),
-        ({"a": NormalInit(1.0), "b": 0.02}, r"returns 0.02 for b; it must return a rule"),
-    ],
-)
-def test_parameters_and_rules_must_fit(rules: dict[str, Any], words: str):
-    with pytest.raises(SetpointError, match=words):
-        initialize(Partly(rules), 0)
+@pytest.mark.parametrize("names", ["a", "abc"])
+def test_parameters_and_rules_must_fit(names: str):
+    with refused():
+        initialize(Partly(dict.fromkeys(names, NormalInit(1.0))), 0)
 
 
 @pytest.mark.parametrize(

@@ -3,9 +3,8 @@ import torch
 from torch import nn
 
 from setpoint.config import resolve
-from setpoint.model.build import build_outline
+from setpoint.model.build import build_outline, evaluating, inputs_first, layers_of, parameter_kinds
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
-from setpoint.model.layers import evaluating, inputs_first, layers_of, parameter_kinds
 from setpoint.model.moe.config import MoE
 from setpoint.model.transformer import Transformer
 

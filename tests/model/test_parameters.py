@@ -7,11 +7,10 @@ from hypothesis import strategies as st
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
-from setpoint.config import SetpointError
 from setpoint.config.component_sections import partial
 from setpoint.model.attention.config import MLA
+from setpoint.model.build import count_parameters, parameter_kinds
 from setpoint.model.config import LayerNormConfig, MuP, RMSNormConfig, TransformerConfig
-from setpoint.model.layers import count_parameters, parameter_kinds
 from setpoint.model.moe.config import MoE, SigmoidTopK, SoftmaxTopK
 from setpoint.model.parameters import (
     all_parameters,
@@ -21,7 +20,6 @@ from setpoint.model.parameters import (
     pair_size,
     parameters_of,
     predicted_tokens,
-    require_fit,
     training_flops,
     vocab_error,
 )
@@ -45,14 +43,6 @@ def test_rows(fields, rows, predicted):
     assert embedding_rows(config, 257) == rows
     assert predicted_tokens(config, 257) == predicted
     assert vocab_error(config, 257) is None
-    require_fit(config, 257)
-
-
-def test_too_few():
-    config = small_config(vocab_size=256)
-    assert "256 rows are too few for the 257 tokens" in (vocab_error(config, 257) or "")
-    with pytest.raises(SetpointError, match=r"model\.vocab_size = 256: .* Valid: 257 or more"):
-        require_fit(config, 257)
 
 
 EXPERTS = {"experts": 5, "top_k": 2, "expert_dim": 12}

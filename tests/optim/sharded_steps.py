@@ -152,7 +152,7 @@ def noise_is_that_of_one_rank() -> None:
     mesh = init_device_mesh("cpu", (WORLD,))
     config = resolve(AnyPrecisionAdamWConfig(rounding="stochastic"))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("setpoint.optim.adam.BLOCK", 12)
+        patch.setattr("setpoint.optim.elementwise.BLOCK", 12)
         for way in (Shard(0), Shard(1), Replicate()):
             torch.manual_seed(0)
             alone = nn.Parameter(torch.randn(7, 5).bfloat16())

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from setpoint.config import resolve
-from setpoint.optim import adam as module
-from setpoint.optim.adam import AnyPrecisionAdamW as Optimizer
-from setpoint.optim.adam import adam_of, random_bits, round_stochastically
+from setpoint.optim import elementwise as module
 from setpoint.optim.config import AnyPrecisionAdamWConfig
+from setpoint.optim.elementwise import AnyPrecisionAdamW as Optimizer
+from setpoint.optim.elementwise import adam_of, random_bits, round_stochastically
 
 from ..support.cases import few
 from .problem import assert_resumes, flat, follow, groups, learnt, network

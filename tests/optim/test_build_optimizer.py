@@ -8,15 +8,15 @@ from setpoint.config import ConfigError, ImportPath, SetpointError, resolve
 from setpoint.config.component_sections import partial
 from setpoint.config.composition import compose
 from setpoint.optim.config import AdamWConfig, ImportedOptimizer, LionConfig, OptimizerConfig
-from setpoint.optim.lion import Lion
+from setpoint.optim.elementwise import Lion, foreach_groups
 from setpoint.optim.optimizer import (
     GroupedOptimizer,
     build_optimizer,
-    foreach_groups,
     takes_flag,
     title_of,
 )
 
+from ..support.snapshots import refused
 from ..support.variants import forget
 
 SPARSE = ImportPath("torch.optim.SparseAdam", ("torch",))
@@ -76,16 +76,10 @@ def test_somebodys_own() -> None:
     assert optimizer.param_groups[0]["param_names"] == ["w"]
 
 
-@pytest.mark.parametrize(
-    ("config", "words"),
-    [
-        (Unpacking.Config(), "cannot be built from PyTorch parameter groups: "),
-        (Other.Config(), "is a Other; it must be a torch.optim.Optimizer"),
-    ],
-)
-def test_what_cannot_be_used(config: OptimizerConfig, words: str) -> None:
-    with pytest.raises(SetpointError, match=words):
-        build_optimizer(resolve(config), groups())
+@pytest.mark.parametrize("optimizer", [Unpacking, Other])
+def test_what_cannot_be_used(optimizer: Any) -> None:
+    with refused():
+        build_optimizer(resolve(optimizer.Config()), groups())
 
 
 def test_what_an_optimizer_is_called_in_errors() -> None:
@@ -169,23 +163,20 @@ def test_groups_are_carried_over() -> None:
 
 
 @pytest.mark.parametrize(
-    ("target", "fields", "words"),
+    ("target", "fields"),
     [
-        ("torch.optim.Adagrad", {"lr_decya": 1}, "has no parameter 'lr_decya'"),
-        ("torch.optim.Adagrad", {"params": 1}, "is passed when it is built; leave it out"),
-        ("torch.optim.Adagrad", {"eps": "x"}, "is not a float"),
-        ("torch.optim.Rprop", {"weight_decay": 0.1}, "torch.optim.Rprop does not accept it"),
-        ("torch.optim.Optimizer", {}, "needs 'defaults', which is not given"),
+        ("torch.optim.Adagrad", {"lr_decya": 1}),
+        ("torch.optim.Adagrad", {"params": 1}),
+        ("torch.optim.Adagrad", {"eps": "x"}),
+        ("torch.optim.Rprop", {"weight_decay": 0.1}),
+        ("torch.optim.Optimizer", {}),
+        ("torch.optim.lr_scheduler.LRScheduler", {"last_epoch": 3}),
     ],
+    ids=lambda value: value if isinstance(value, str) else "-".join(value) or "plain",
 )
-def test_what_the_signature_refuses(target: str, fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(ConfigError, match=words):
+def test_what_the_signature_refuses(target: str, fields: dict[str, Any]) -> None:
+    with refused(ConfigError):
         section(target, **fields)
-
-
-def test_a_target_without_a_learning_rate() -> None:
-    with pytest.raises(ConfigError, match="does not accept lr"):
-        section("torch.optim.lr_scheduler.LRScheduler", last_epoch=3)
 
 
 @pytest.mark.parametrize(
@@ -196,7 +187,7 @@ def test_a_target_without_a_learning_rate() -> None:
     ],
 )
 def test_what_cannot_be_built(target: str, words: str) -> None:
-    with pytest.raises(SetpointError, match=words):
+    with pytest.raises(SetpointError, match=words):  # PyTorch's
         section(target).build(parameters=imported_groups(net(), 0.0))
 
 
@@ -222,17 +213,12 @@ def no_optimizer(params: Any, lr: float) -> object:
 
 
 def test_what_the_loop_cannot_use() -> None:
-    refused = (
-        (Closed, "its step needs a closure"),
-        (no_optimizer, "makes a object"),
-        (Modes, "type = schedule_free_adamw"),
-    )
-    for target, words in refused:
-        made: Any = partial(target)
-        from setpoint.train.config import Job
+    from setpoint.train.config import Job
 
+    for target in (Closed, no_optimizer, Modes):
+        made: Any = partial(target)
         config = resolve(Job(optimizer=made)).optimizer
-        with pytest.raises(SetpointError, match=words):
+        with refused():
             config.build(parameters=net().named_parameters())
 
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.optim.config import AdamWConfig, Group, MuonConfig, SGDConfig
 from setpoint.optim.grouping import (
     Gathered,
@@ -15,6 +15,8 @@ from setpoint.optim.grouping import (
     parameter_groups,
 )
 from setpoint.shapes.parameter import Parameter
+
+from ..support.snapshots import refused
 
 MODEL = (
     Parameter("embedding.weight", (9, 4), "embedding"),
@@ -150,11 +152,8 @@ def test_a_group_that_sets_nothing_keeps_its_parameters_from_others():
 
 
 def test_what_cannot_be_gathered():
-    with pytest.raises(SetpointError, match="nothing to train"):
+    with refused():
         gather(resolve(AdamWConfig()), ())
-    config = resolve(AdamWConfig(groups=[Group(pattern="upp", lr_multiplier=2.0)]))
-    with pytest.raises(SetpointError, match=r"optimizer\.groups\.0\.pattern = 'upp': matches none"):
-        gather(config, MODEL)
 
 
 def test_matrices_the_other_way_round_have_groups_of_their_own() -> None:
@@ -186,8 +185,6 @@ def test_options_that_nothing_in_the_group_reads(
     assert [each.path for each in found] == [f"groups.0.options.{name}" for name in unread]
     if unread:
         assert "has no effect" in found[0].message and found[0].valid
-        with pytest.raises(SetpointError, match=rf"options\.{unread[0]} = .* has no effect"):
-            gather(config, MODEL)
 
 
 def test_muon_needs_a_matrix() -> None:
@@ -202,10 +199,6 @@ def test_muon_needs_a_matrix() -> None:
     assert not list(grouping_problems(resolve(MuonConfig(adamw_patterns=(r"layers\.1",))), MODEL))
     (problem,) = grouping_problems(resolve(MuonConfig()), MODEL[:2])
     assert "none of 2 trained parameters is of kind" in problem.message
-    with pytest.raises(
-        SetpointError, match=r"optimizer\.adamw_patterns = .* leaves no parameters for Muon"
-    ):
-        gather(config, MODEL)
 
 
 def network() -> nn.Module:
@@ -269,5 +262,5 @@ class Slow(nn.Linear):
 def test_rates_that_a_model_says_itself():
     assert multipliers_of(nn.Linear(2, 2)) == {}
     assert multipliers_of(Slow({"bias": 0.5})) == {"bias": 0.5}
-    with pytest.raises(SetpointError, match=r"do not exist: wait"):
+    with refused():
         multipliers_of(Slow({"wait": 0.5}))

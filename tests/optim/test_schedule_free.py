@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from setpoint.config import resolve
 from setpoint.optim.config import ScheduleFreeAdamWConfig
-from setpoint.optim.schedule_free import ScheduleFreeAdamW as Optimizer
+from setpoint.optim.elementwise import ScheduleFreeAdamW as Optimizer
 
 from ..support.cases import few
 from .problem import Groups, assert_resumes, flat, follow, groups, network

@@ -4,14 +4,16 @@ from typing import Any
 
 import pytest
 import torch
+from torch import nn
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.optim import optimizer as base
 from setpoint.optim import torch_optimizers
 from setpoint.optim.config import AdafactorConfig, AdamWConfig, OptimizerConfig, SGDConfig
-from setpoint.optim.torch_optimizers import can_fuse, implementation_flags
+from setpoint.optim.torch_optimizers import can_fuse, divided_step, implementation_flags
 
 from ..support.cases import few
+from ..support.snapshots import refused
 from .problem import assert_resumes, groups, learnt, network
 
 
@@ -96,7 +98,7 @@ def test_short_weights_on_a_cpu_are_updated_and_not_by_the_fused_kernel() -> Non
     weight.grad = torch.ones_like(weight)
     build(SGDConfig, [("weight", weight)], lr=0.5, momentum=0.0).step()
     assert (weight == 0.5).all()
-    with pytest.raises(SetpointError, match="fused SGD updates neither bf16 weights on a CPU"):
+    with refused():
         build(SGDConfig, [("weight", weight)], implementation="fused")
 
 
@@ -151,5 +153,22 @@ def test_implementations_where_there_is_a_kernel() -> None:
     assert implementation_flags("fused", [here]) == (True, None)
     assert implementation_flags("foreach", [here]) == (False, True)
     assert implementation_flags("loop", [meta]) == (False, False)
-    with pytest.raises(SetpointError, match="devices: cpu, meta"):
+    with refused():
         implementation_flags("fused", [here, meta])
+
+
+@pytest.mark.parametrize("shape", [(), (5,), (1, 9), (8, 4), (3, 6, 7)])
+def test_adafactor_for_gpus_and_shards_against_torch(shape: tuple[int, ...]) -> None:
+    torch.manual_seed(0)
+    ours = nn.Parameter(torch.randn(shape, dtype=torch.float64))
+    theirs = nn.Parameter(ours.detach().clone())
+    options: Any = {"lr": 0.02, "weight_decay": 0.1}
+    group = torch.optim.Adafactor([ours], **options).param_groups[0]
+    oracle, state = torch.optim.Adafactor([theirs], **options), dict[str, Any]()
+    for _ in range(100):
+        ours.grad = torch.randn_like(ours)
+        theirs.grad = ours.grad.clone()
+        oracle.step()
+        with torch.no_grad():
+            divided_step(ours, state, group)
+    torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12)

@@ -20,6 +20,7 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 from setpoint.compile.compile_model import compiling
 from setpoint.compile.config import Compile
 from setpoint.config import resolve
+from setpoint.model.build import build_transformer
 from setpoint.model.config import TransformerConfig as Config
 from setpoint.model.transformer import Transformer
 from setpoint.parallel.tensor import divide_matrices, share_memory
@@ -65,7 +66,7 @@ def main() -> None:
     dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=2)
     mesh = init_device_mesh("cpu", (2,), mesh_dim_names=("tensor",))
     config = resolve(Config(dim=64, layers=1, heads=4, max_sequence_length=32))
-    model = Transformer(config, vocab_size=64)
+    model = build_transformer(config, vocab_size=64)
     divide_matrices(model, mesh["tensor"], sequence_parallel=True, gathers_logits=False)
     # A build without CUDA has no NCCL, without which the pass does nothing.
     with mock.patch.object(dist, "is_nccl_available", lambda: True):

@@ -10,10 +10,10 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
 
 from setpoint.config import ConfigError, Free, SetpointError, resolve
+from setpoint.model.build import build_transformer
 from setpoint.model.config import HuggingFaceConfig
 from setpoint.model.initialize import initialize
 from setpoint.model.moe.config import MoE
-from setpoint.model.transformer import Transformer
 from setpoint.parallel.tensor import divide_matrices, sum_over_tensor_ranks, summed_gradients
 from setpoint.shapes.outcome import Projection
 
@@ -45,7 +45,7 @@ def our_models_are_equal(_: Path) -> None:
         for sequence_parallel in (False, True) if name in BOTH else (True,):
             whole = small_model(seed=3, **changes).train()
             with torch.device("meta"):
-                model = Transformer(small_config(**changes), vocab_size=VOCAB)
+                model = build_transformer(small_config(**changes), vocab_size=VOCAB)
             divide_matrices(model, mesh, sequence_parallel, gathers_logits=True)
             model.to_empty(device="cpu")
             initialize(model, 3)

@@ -32,8 +32,8 @@ from setpoint.memory.checkpointing import ATTENTION, MATMUL  # noqa: E402
 from setpoint.model.attention.attention import attention_context  # noqa: E402
 from setpoint.model.attention.backends import SHARE_NO_HEADS  # noqa: E402
 from setpoint.model.block_modules import FUSED, build_norm  # noqa: E402
+from setpoint.model.build import build_transformer  # noqa: E402
 from setpoint.model.config import TransformerConfig  # noqa: E402
-from setpoint.model.transformer import Transformer  # noqa: E402
 from setpoint.plan.dry_run import sinks_in_a_kernel  # noqa: E402
 from setpoint.plan.memory import TABLE, value_of  # noqa: E402
 from setpoint.plan.meter import Meter, metering  # noqa: E402
@@ -358,7 +358,7 @@ class _Run:
         elif role == "dropout":
             self.module = nn.Dropout(c.dropout)
         else:
-            self.whole = Transformer(c, vocab_size=257)
+            self.whole = build_transformer(c, vocab_size=257)
             layer: Any = self.whole.layers["0"]
             if role in ("embedding", "output"):
                 self.whole.keep_parts([role, *(["embedding"] if c.tie_embeddings else [])])

@@ -4,7 +4,7 @@ import pytest
 
 import setpoint.presets  # noqa: F401 - registers them
 from setpoint.config.composition import compose
-from setpoint.optim.schedule.config import Cosine
+from setpoint.optim.schedule import Cosine
 from setpoint.plan.curve import draw_curve
 from setpoint.train.config import Job
 from setpoint.units import Duration

@@ -11,11 +11,11 @@ from setpoint.cli.check_plan import make_plan
 from setpoint.config import ConfigError, SetpointError, verify
 from setpoint.config.composition import compose
 from setpoint.config.values.user_code import allow_imports
-from setpoint.model.layers import count_parameters
+from setpoint.model.build import count_parameters
 from setpoint.plan.preflight import preflight
 from setpoint.track.run_directory import RunDirectory
 from setpoint.train.build.components import build_components
-from setpoint.train.build.job_parameters import rows_of, trained
+from setpoint.train.build.job_parameters import gathered, trained
 from setpoint.train.config import Job
 from setpoint.train.rules.model_rules import built_pattern_problems
 from setpoint.train.run_name import run_directory_of
@@ -175,16 +175,17 @@ def job_of(folder: Path, *flags: str) -> Job:
 )
 def test_the_plan_is_what_the_optimizer_gets(tmp_path: Path, flags: tuple[str, ...]) -> None:
     job = job_of(tmp_path, *flags)
-    rows = make_plan(job).groups
-    assert rows == rows_of(job.optimizer, build_components(job).model)
-    assert sum(row.tensors for row in rows) == len(trained(job, 257))
+    rows = [group.to_json() for group in make_plan(job).groups]
+    built = gathered(job.optimizer, build_components(job).model)
+    assert rows == [group.to_json() for group in built]
+    assert sum(row["tensors"] for row in rows) == len(trained(job, 257))
 
 
 @pytest.mark.parametrize("model", [GPT2, TABLE], ids=["transformers", "imported"])
 def test_patterns_for_models_that_are_built(tmp_path: Path, model: tuple[str, ...]) -> None:
     fits = job_of(tmp_path, *model, GROUPS.replace("PATTERN", "wte|table"))
     skipped = (
-        "optimizer patterns that match no parameter of the built model (needs import and torch)"
+        "optimizer settings that apply to no parameter of the built model (needs import and torch)"
     )
     assert skipped in preflight(fits).skipped
     assert skipped not in preflight(job_of(tmp_path, *model)).skipped

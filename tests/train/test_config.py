@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 import setpoint.presets  # noqa: F401 - registers `tiny`
 from setpoint.config import ConfigError
 from setpoint.config.composition import compose
-from setpoint.model.divisors import nearest_multiples
+from setpoint.config.words.names import nearest_multiples
 from setpoint.train.config import Job
 
 from ..support.snapshots import refused

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from setpoint.model.attention.attention import AttentionContext
-from setpoint.model.layers import layers_of
+from setpoint.model.build import layers_of
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from setpoint.checkpoint.store import CheckpointStore
 from setpoint.config import ConfigError
-from setpoint.optim.adam import AnyPrecisionAdamW
+from setpoint.optim.elementwise import AnyPrecisionAdamW
 from setpoint.precision.mixed_precision import MasterWeights
 from setpoint.train.build.components import Components, build_components
 from setpoint.train.config import Job

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from setpoint.config import resolve
-from setpoint.optim.schedule.config import Cosine, Moving, Plateau, ScheduleConfig
-from setpoint.optim.schedule.curves import ScheduleTime
+from setpoint.optim.curves import ScheduleTime
+from setpoint.optim.schedule import Cosine, Moving, Plateau, ScheduleConfig
 from setpoint.shapes.scoring import Score
 from setpoint.train.build.components import build_components
 from setpoint.train.config import BatchConfig, Job

@@ -21,7 +21,7 @@ from torch import Tensor
 from setpoint.cli.check_plan import make_plan
 from setpoint.config import SetpointError
 from setpoint.config.composition import compose
-from setpoint.model.attention.attention import unavailable_reason
+from setpoint.model.attention.choose_backend import unavailable_reason
 from setpoint.model.attention.selection import (
     BACKENDS,
     LIMITS,

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from setpoint.config.values.user_code import allow_imports
-from setpoint.model.layers import count_parameters
+from setpoint.model.build import count_parameters
 from setpoint.model.parameters import FORMULAS
 from setpoint.optim.clip import norms_of_sets
 from setpoint.plan.preflight import preflight

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.cli.output import bold, table
 from setpoint.config import SetpointError, plural
-from setpoint.optim.grouping import GroupRow, gather, group_rows
+from setpoint.optim.grouping import Gathered, gather
 from setpoint.parallel.engines import zero_settings
 from setpoint.plan.memory import RankMemory, rank_memory
 from setpoint.plan.topology import Topology, coordinates, draw, shards_of
@@ -52,7 +52,7 @@ MOMENTS = {
 class PlanReport:
     """Parameter groups of a job, and memory and traffic of one rank (None with DeepSpeed)."""
 
-    groups: Sequence[GroupRow]
+    groups: Sequence[Gathered]
     workload: Workload
     topology: Topology
     rank: int
@@ -71,7 +71,7 @@ class PlanReport:
         position = coordinates(self.topology.degrees, self.rank)
         shards = shards_of(self.workload, self.topology, self.rank)
         plan: dict[str, Any] = {
-            "groups": [row.to_json() for row in self.groups],
+            "groups": [group.to_json() for group in self.groups],
             "mesh": {"degrees": self.topology.degrees, "rank": self.rank, "at": position},
             "parameters": {"model": self.workload.parameters, "trained_here": shards.numbers},
             "flops_per_token": self.workload.flops_per_token,
@@ -128,7 +128,7 @@ def make_plan(job: Job, rank: int = 0) -> PlanReport:
         )
     vocabulary = vocabulary_of(job)
     workload = Workload.of(job, vocabulary)
-    groups = group_rows(gather(job.optimizer, trained(job, vocabulary)), job.optimizer.lr)
+    groups = gather(job.optimizer, trained(job, vocabulary))
     deepspeed = zero_settings(job)
     memory, sent = None, list[Traffic]()
     if not job.parallel.uses_deepspeed:
@@ -152,18 +152,18 @@ def _traffic(rows: Sequence[Traffic]) -> str:
     return table(cells, headings)
 
 
-def _groups(rows: Sequence[GroupRow]) -> str:
+def _groups(groups: Sequence[Gathered]) -> str:
     headings = ("  group", "lr", "weight decay", "tensors", "parameters", "options",
                 "first parameters")  # fmt: skip
     cells: list[tuple[str, ...]] = []
-    for row in rows:
-        options = ", ".join(
-            f"{name} = {list(value) if isinstance(value, tuple) else value}"
-            for name, value in row.options.items()
-        )
-        more = ", ..." if row.tensors > len(row.names) else ""
-        numbers = f"{row.lr:g}", f"{row.weight_decay:g}", f"{row.tensors:,}", f"{row.parameters:,}"
-        cells.append((f"  {row.name}", *numbers, options or "-", ", ".join(row.names) + more))
+    for group in groups:
+        row = group.to_json()
+        options = ", ".join(f"{name} = {value}" for name, value in row["options"].items())
+        more = ", ..." if row["tensors"] > len(row["names"]) else ""
+        rates = f"{group.lr:g}", f"{group.weight_decay:g}"
+        counts = f"{row['tensors']:,}", f"{row['parameters']:,}"
+        names = ", ".join(row["names"]) + more
+        cells.append((f"  {group.name}", *rates, *counts, options or "-", names))
     return table(cells, headings)
 
 

@@ -21,6 +21,7 @@ from setpoint.config import (
     rule,
 )
 from setpoint.config.values.origin import DEFAULT
+from setpoint.config.words.names import nearest_multiples
 from setpoint.data.config import Bytes, Data, HuggingFace, TokenIds, TokenizerConfig
 from setpoint.infer.tasks import Chat, EvaluationTask, ExportTask, Generation, Harness
 from setpoint.model.config import (
@@ -29,7 +30,6 @@ from setpoint.model.config import (
     TransformerConfig,
     names_attention_backend,
 )
-from setpoint.model.divisors import nearest_multiples
 from setpoint.parallel.config import CONTEXT, Parallel
 from setpoint.profile.config import Profiling
 from setpoint.resilience.config import Resilience

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, distributed, nn
 
 from setpoint.infer.config import Inference
-from setpoint.model.layers import layers_of
+from setpoint.model.build import layers_of
 from setpoint.model.moe.dispatch import build_dispatcher
 from setpoint.model.parameters import stage_sizes
 from setpoint.parallel.divide import divide

@@ -28,8 +28,8 @@ from setpoint.data.vocabulary import TOKENIZER, find_tokenizer, read_vocabulary
 from setpoint.infer.config import Inference
 from setpoint.infer.loaded_model import LoadedModel, load, naming_whole_ones
 from setpoint.infer.tasks import ExportTask
+from setpoint.model.build import packed_experts
 from setpoint.model.huggingface.language_model import HuggingFaceModel
-from setpoint.model.layers import packed_experts
 from setpoint.model.pretrained.config_json import family_for
 from setpoint.model.pretrained.fill import EMBEDDING
 from setpoint.model.pretrained.load import is_built_in

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from setpoint.config import RunError, SetpointError
 from setpoint.infer.distributed import ModelRunner
-from setpoint.model.layers import evaluating
+from setpoint.model.build import evaluating
 
 OnToken = Callable[[int, int], bool]
 """Called with the row and each new token; True ends the row after it."""

@@ -18,7 +18,7 @@ from setpoint.infer.continuation import continue_prompts
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.infer.prompts import Prompt, chat_template
 from setpoint.infer.tasks import Chat, Generation, Harness
-from setpoint.model.layers import evaluating
+from setpoint.model.build import evaluating
 
 MAX_TOKENS = 256
 _MARKED = re.compile(ALIAS.format("(.*?)"), re.DOTALL)

@@ -22,9 +22,8 @@ from setpoint.infer.config import Inference
 from setpoint.infer.distributed import Division, ModelRunner
 from setpoint.infer.prompts import Prompt
 from setpoint.infer.rules import UNTRAINED
-from setpoint.model.build import move_buffers
+from setpoint.model.build import inputs_first, move_buffers, packed_experts, parameter_kinds
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
-from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
 from setpoint.model.parameters import fused_parts_of
 from setpoint.model.pretrained.config_json import read_config
 from setpoint.model.pretrained.load import (

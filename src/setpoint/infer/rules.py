@@ -130,8 +130,9 @@ def attention_problems(job: Inference) -> Iterator[Problem]:
 
 def attention_device_problems(job: Inference) -> Iterator[Problem]:
     """Report an attention backend that does not run on this device."""
-    from setpoint.model.attention.probe import device_problems
+    from setpoint.model.attention.choose_backend import device_problems
 
+    assert isinstance(job.model, TransformerConfig)
     yield from device_problems(job.model, job.parallel.device, _compute(job), training=False)
 
 

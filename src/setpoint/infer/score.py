@@ -21,8 +21,8 @@ from setpoint.infer.config import Inference
 from setpoint.infer.distributed import ModelRunner
 from setpoint.infer.loaded_model import LoadedModel
 from setpoint.loss.config import ChunkedCrossEntropy, CrossEntropy
+from setpoint.model.build import evaluating
 from setpoint.model.config import marks_padding
-from setpoint.model.layers import evaluating
 from setpoint.model.pretrained.locate import Place
 from setpoint.shapes.batch import Batch, Count
 from setpoint.shapes.outcome import Projection, position_arguments, takes_documents

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,11 +14,10 @@ from setpoint.loss.cross_entropy import (
     FromHidden,
     LossOutput,
     add_to_targets,
-    compute_dtype,
     statistics_of_parts,
 )
 from setpoint.shapes.batch import IGNORE_INDEX
-from setpoint.shapes.outcome import Columns, Projection
+from setpoint.shapes.outcome import Columns, Projection, compute_dtype
 
 if TYPE_CHECKING:
     from setpoint.loss.config import ChunkedCrossEntropy
@@ -53,16 +51,21 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
         self, hidden: Tensor, projection: Projection, targets: Tensor, weights: Tensor | None = None
     ) -> LossOutput:
         targets, weights = self.weigh(targets, weights)
-        tokens = _Tokens(targets.flatten(), None if weights is None else weights.flatten())
+        tokens = targets.flatten(), None if weights is None else weights.flatten()
         flat, matrix = hidden.flatten(0, 1), projection.weight
         if torch.is_grad_enabled() and (flat.requires_grad or matrix.requires_grad):
-            return LossOutput(*_ChunkedSums.apply(flat, matrix, self, projection, tokens))
-        return self.run(flat, projection, tokens, None)
+            return LossOutput(*_ChunkedSums.apply(flat, matrix, self, projection, *tokens))
+        return self.run(flat, projection, *tokens)
 
     def run(
-        self, hidden: Tensor, projection: Projection, tokens: _Tokens, gradients: _Gradients | None
+        self,
+        hidden: Tensor,
+        projection: Projection,
+        all_targets: Tensor,
+        all_weights: Tensor | None,
+        gradients: _Gradients | None = None,
     ) -> LossOutput:
-        """Sum the loss over chunks.
+        """Sum the loss over chunks of (T, D) hidden states.
 
         Arguments:
             gradients: receives the gradients of the sum; None: gradients are not computed.
@@ -72,7 +75,10 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
         matrix = projection.weight.detach().to(format)
         totals: list[LossOutput] = []
         with torch.autocast(device, enabled=False):
-            for part, targets, weights in tokens.chunks(self.chunk_size):
+            for start in range(0, len(all_targets), self.chunk_size):
+                part = slice(start, start + self.chunk_size)
+                targets = all_targets[part]
+                weights = None if all_weights is None else all_weights[part]
                 states = hidden[part].detach().to(format)
                 if gradients is None:
                     logits = projection.logits(states, matrix)
@@ -110,18 +116,6 @@ class ChunkedCrossEntropyLoss(CrossEntropyLoss, FromHidden):
         return result._replace(grad=grad)
 
 
-class _Tokens(NamedTuple):
-    """(T,) targets and weights."""
-
-    targets: Tensor
-    weights: Tensor | None
-
-    def chunks(self, size: int) -> Iterator[tuple[slice, Tensor, Tensor | None]]:
-        for start in range(0, len(self.targets), size):
-            part = slice(start, start + size)
-            yield part, self.targets[part], None if self.weights is None else self.weights[part]
-
-
 class _Gradients:
     """Gradients of the chunk sum w.r.t. hidden states and output matrix; None: not needed."""
 
@@ -157,11 +151,12 @@ class _ChunkedSums(torch.autograd.Function):
         matrix: Tensor,
         loss: ChunkedCrossEntropyLoss,
         projection: Projection,
-        tokens: _Tokens,
+        targets: Tensor,
+        weights: Tensor | None,
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         of_hidden, of_matrix, *_ = ctx.needs_input_grad
         gradients = _Gradients(hidden if of_hidden else None, matrix if of_matrix else None)
-        total, nats, per_token = loss.run(hidden, projection, tokens, gradients)
+        total, nats, per_token = loss.run(hidden, projection, targets, weights, gradients)
         ctx.gradients, ctx.retains = gradients, loss.retains
         ctx.mark_non_differentiable(nats, *(() if per_token is None else (per_token,)))
         return total, nats, per_token
@@ -175,19 +170,15 @@ class _ChunkedSums(torch.autograd.Function):
                 "chunked_cross_entropy: backward was run before, and its gradients, which are "
                 "computed in forward and scaled in place, were already used; call the loss again"
             )
-        if ctx.retains:
-            kept = (gradients.hidden, gradients.matrix)
-            return (
-                *(None if gradient is None else gradient * above for gradient in kept),
-                None,
-                None,
-                None,
-            )
-        ctx.gradients = None
-        hidden = None if gradients.hidden is None else gradients.hidden.mul_(above)
-        # Autograd casts it to the dtype of the gradient, which may differ from that of the matrix.
-        matrix = None if gradients.matrix is None else gradients.matrix.mul_(above)
-        return hidden, matrix, None, None, None
+        if not ctx.retains:
+            ctx.gradients = None
+        scaled: list[Tensor | None] = []
+        # Autograd casts that of the matrix, whose dtype may differ.
+        for gradient in (gradients.hidden, gradients.matrix):
+            if gradient is not None:
+                gradient = gradient * above if ctx.retains else gradient.mul_(above)
+            scaled.append(gradient)
+        return *scaled, None, None, None, None
 
 
 class CrossEntropyGrad(NamedTuple):

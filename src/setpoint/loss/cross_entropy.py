@@ -12,7 +12,7 @@ from torch.nn import functional as F
 
 from setpoint.config import SetpointError, call_component
 from setpoint.shapes.batch import IGNORE_INDEX
-from setpoint.shapes.outcome import Columns, Projection
+from setpoint.shapes.outcome import Columns, Projection, compute_dtype
 
 if TYPE_CHECKING:
     from setpoint.loss.config import CrossEntropy, ImportedLossConfig
@@ -135,13 +135,6 @@ class _Statistics(torch.autograd.Function):
 
 
 CHUNK = 1024  # tokens whose logits are in memory at once
-
-
-def compute_dtype(hidden: Tensor) -> torch.dtype:
-    """The dtype of matrix products of hidden states: the autocast dtype if autocast is on."""
-    device = hidden.device.type
-    is_autocast = torch.is_autocast_enabled(device)
-    return torch.get_autocast_dtype(device) if is_autocast else hidden.dtype
 
 
 def count_correct(logits: Tensor, targets: Tensor, columns: Columns | None = None) -> Tensor:

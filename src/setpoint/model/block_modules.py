@@ -14,6 +14,7 @@ from torch.nn import functional as F
 from setpoint.config import SetpointError, call_component
 from setpoint.config.draft.config import owner_of
 from setpoint.model.initialize import ConstantInit, Initializable, Initializer, NormalInit, Values
+from setpoint.shapes.outcome import compute_dtype
 
 if TYPE_CHECKING:
     from setpoint.model.config import (
@@ -29,18 +30,7 @@ def cast_once(x: Tensor) -> Tensor:
 
     Otherwise, autocast would cast the input of every matrix product, forward and backward.
     """
-    device = x.device.type
-    if torch.is_autocast_enabled(device):
-        return x.to(torch.get_autocast_dtype(device))
-    return x
-
-
-def compute_dtype(x: Tensor) -> torch.dtype:
-    """Dtype used for matrix products with a tensor."""
-    device = x.device.type
-    if torch.is_autocast_enabled(device):
-        return torch.get_autocast_dtype(device)
-    return x.dtype
+    return x.to(compute_dtype(x))
 
 
 class FeedForward(nn.Module):
@@ -73,12 +63,7 @@ class FeedForward(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Initial values, smaller for the projection to the residual stream."""
-        rules: dict[str, Initializer] = {}
-        for name, linear in self.named_children():
-            rules[f"{name}.weight"] = NormalInit(self.down_std if name == "down" else self.std)
-            if linear.bias is not None:
-                rules[f"{name}.bias"] = ConstantInit(0.0)
-        return rules
+        return linear_rules(self, self.std, down=self.down_std)
 
     def tensor_plan(self) -> dict[str, str]:
         """Division by the inner width."""
@@ -94,6 +79,17 @@ class FeedForward(nn.Module):
         gate = self.activation(self.gate(x))
         values = self.up(x)
         return self.down(gate * (values if self.shift is None else self.shift(values)))
+
+
+def linear_rules(module: nn.Module, std: float, **others: float) -> dict[str, Initializer]:
+    """Initial values of the linear layers of a module; `others` have their own deviations."""
+    rules: dict[str, Initializer] = {}
+    for name, part in module.named_children():
+        if isinstance(part, nn.Linear):
+            rules[f"{name}.weight"] = NormalInit(others.get(name, std))
+            if part.bias is not None:
+                rules[f"{name}.bias"] = ConstantInit(0.0)
+    return rules
 
 
 def relu_squared(x: Tensor) -> Tensor:

@@ -22,8 +22,8 @@ from setpoint.config import (
     field,
     rule,
 )
+from setpoint.config.words.names import nearest_divisors
 from setpoint.model.attention.config import MLA, AttentionTemperature, Backend, Kind, RopeScaling
-from setpoint.model.divisors import nearest_divisors
 from setpoint.model.moe.config import MoE
 
 PRETRAINED_RULES = (
@@ -128,7 +128,7 @@ PARTIAL: dict[Kind, tuple[str, str]] = {
 
 
 class TransformerConfig(
-    ModelConfig, type="transformer", owner="setpoint.model.transformer:Transformer", rules=RULES
+    ModelConfig, type="transformer", owner="setpoint.model.build:build_transformer", rules=RULES
 ):
     """Decoder-only transformer."""
 
@@ -419,14 +419,7 @@ class TransformerConfig(
         return step * math.ceil(self.ffn_multiplier * numerator * self.dim / denominator / step)
 
     @rule
-    def _check_shapes(self) -> Iterator[Problem]:
-        yield from self._wrong_heads()
-        yield from self._wrong_kv_heads()
-        yield from self._wrong_windows()
-        yield from self._wrong_rope()
-        yield from self._wrong_mla()
-
-    def _wrong_heads(self) -> Iterator[Problem]:
+    def _check_heads(self) -> Iterator[Problem]:
         """Heads divide the width into even parts."""
         if self.mla is not None:
             return  # it reports head sizes itself
@@ -464,7 +457,8 @@ class TransformerConfig(
         below = self.dim // (2 * self.heads) * 2 * self.heads
         return " or ".join(str(width) for width in (below, below + 2 * self.heads) if width)
 
-    def _wrong_kv_heads(self) -> Iterator[Problem]:
+    @rule
+    def _check_kv_heads(self) -> Iterator[Problem]:
         """Key-value heads divide the query heads."""
         if self.mla is None and self.heads % self.kv_heads:
             yield Problem(
@@ -474,7 +468,8 @@ class TransformerConfig(
                 also=("heads",),
             )
 
-    def _wrong_windows(self) -> Iterator[Problem]:
+    @rule
+    def _check_windows(self) -> Iterator[Problem]:
         """Sliding layers need a window, chunked ones a chunk, and the pattern an item."""
         if not self.attention_pattern:
             yield Problem(
@@ -490,7 +485,8 @@ class TransformerConfig(
                     also=("attention_pattern",),
                 )
 
-    def _wrong_rope(self) -> Iterator[Problem]:
+    @rule
+    def _check_rope(self) -> Iterator[Problem]:
         """Pairs of components are rotated, in one layer at least."""
         size = self.rope_dim
         if size is not None and self.mla is None and (size % 2 or size > self.head_dim):
@@ -517,7 +513,8 @@ class TransformerConfig(
                 hint="Or set qk_norm to false.",
             )
 
-    def _wrong_mla(self) -> Iterator[Problem]:
+    @rule
+    def _check_mla(self) -> Iterator[Problem]:
         """Latent attention has even RoPE dimensions, and no muP."""
         if self.mla is None:
             return

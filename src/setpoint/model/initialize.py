@@ -151,7 +151,7 @@ def initialize(
         extra_rules: rules for parameters, by their names in `module`.
 
     Raises:
-        SetpointError: a parameter without a rule, a rule without a parameter, or an invalid rule.
+        SetpointError: a parameter without a rule, or a rule without a parameter.
         ValueError: a parameter on the meta device.
     """
     rules = collect_rules(module) | {
@@ -169,12 +169,6 @@ def initialize(
         raise SetpointError(
             f"initializers() names parameters that do not exist: {', '.join(surplus)}"
         )
-    for name, rule in rules.items():
-        if not isinstance(rule, Initializer):
-            raise SetpointError(
-                f"initializers() returns {rule!r} for {name}; it must return a rule, such as "
-                f"NormalInit"
-            )
     for name, parameter in parameters.items():
         if parameter.is_meta:
             raise ValueError(

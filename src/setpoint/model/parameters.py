@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
-from setpoint.config import SetpointError
 from setpoint.model.attention.config import Kind as AttentionKind
 from setpoint.model.attention.selection import kind_of, kinds_of, reach
 from setpoint.model.config import LayerNormConfig, NormConfig, TransformerConfig
@@ -44,20 +43,6 @@ def vocab_error(config: TransformerConfig, vocab_size: int) -> str | None:
         f"{config.vocab_size} rows are too few for the {vocab_size} tokens of the tokenizer, so "
         f"the highest tokens would have no embedding"
     )
-
-
-def require_fit(config: TransformerConfig, vocab_size: int) -> None:
-    """Require that a vocabulary fits a tokenizer with vocab_size tokens.
-
-    Raises:
-        SetpointError: the vocabulary is too small.
-    """
-    reason = vocab_error(config, vocab_size)
-    if reason is not None:
-        raise SetpointError(
-            f"model.vocab_size = {config.vocab_size}: {reason}. Valid: {vocab_size} or more, or "
-            f"null for the tokenizer's size"
-        )
 
 
 # The list of parameters.
@@ -254,18 +239,11 @@ def _count(c: TransformerConfig, listed: Iterable[Sized]) -> ParameterCounts:
 
 def _counts_by_part(c: TransformerConfig, rows: int) -> dict[str, ParameterCounts]:
     """Counts of each part; the output's products include the matrix of tied embeddings."""
-    output = _count(c, _output(c, rows))
+    counts = {part: _count(c, listed) for part, listed in _parts(c, rows)}
     if c.tie_embeddings:
-        output = output._replace(in_products=output.in_products + rows * c.dim)
-    # Layers with experts are alike, and so are those without, except for norms of queries.
-    kinds: dict[tuple[bool, bool], ParameterCounts] = {}
-    counts = {"embedding": _count(c, _embedding(c, rows))}
-    for layer in range(c.layers):
-        kind = c.moe is not None and c.moe.has_experts(layer), c.norms_queries(layer)
-        if kind not in kinds:
-            kinds[kind] = _count(c, _block(c, layer))
-        counts[f"{LAYER}{layer}"] = kinds[kind]
-    return {**counts, "output": output}
+        output = counts["output"]
+        counts["output"] = output._replace(in_products=output.in_products + rows * c.dim)
+    return counts
 
 
 def count_parameters_of(config: TransformerConfig, vocab_size: int) -> ParameterCounts:

@@ -13,99 +13,35 @@ from setpoint.config import SetpointError
 from setpoint.model.attention.attention import (
     Attention,
     AttentionContext,
-    Chosen,
     LatentAttention,
     attention_context,
 )
+from setpoint.model.attention.backends import Backend
 from setpoint.model.attention.key_value_cache import KeyValueCache
-from setpoint.model.block_modules import FeedForward, build_norm, compute_dtype
+from setpoint.model.block_modules import FeedForward, build_norm
 from setpoint.model.initialize import FirstRows, Initializer, NormalInit
 from setpoint.model.parameters import (
     LAYER,
     embedding_rows,
     part_names,
     predicted_tokens,
-    require_fit,
     units_around_layers,
+    vocab_error,
 )
-from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use
+from setpoint.shapes.outcome import (
+    Outcome,
+    Projection,
+    VocabularyPart,
+    compute_dtype,
+    weight_in_use,
+)
 from setpoint.shapes.peers import Peers
-from setpoint.shapes.protocols import ExpertPart
 
 if TYPE_CHECKING:
     from setpoint.model.config import TransformerConfig
-    from setpoint.model.moe.dispatch import TokenDispatcher
-    from setpoint.model.moe.layer import LayerRouting, MoELayer
     from setpoint.shapes.batch import ContextGroups, Lengths
 
 Head = Callable[[Tensor, Projection], Any]
-
-
-class Block(nn.Module):
-    """Attention, then feed-forward, each added to the residual stream.
-
-    Norms are applied to the inputs (pre, Xiong et al., 2020), to the outputs before they are added
-    (post, as in OLMo 2), or to both (as in Gemma 2).
-
-    Arguments:
-        layer: index in the whole model, from 0; determines the kind of attention, and whether there
-            are experts.
-    """
-
-    def __init__(self, config: TransformerConfig, layer: int) -> None:
-        super().__init__()
-        self.dropout = config.dropout
-        self.residual_scale = config.residual_scale
-        before = config.norm_placement in ("pre", "both")
-        after = config.norm_placement in ("post", "both")
-        self.attention_norm = build_norm(config, config.dim) if before else None
-        self.attention = (Attention if config.mla is None else LatentAttention)(config, layer)
-        self.attention_output_norm = build_norm(config, config.dim) if after else None
-        self.feed_forward_norm = build_norm(config, config.dim) if before else None
-        self.has_experts = config.moe is not None and config.moe.has_experts(layer)
-        if self.has_experts:
-            from setpoint.model.moe.layer import MoELayer
-
-            assert config.moe is not None
-            self.feed_forward = MoELayer(config, layer)
-        else:
-            self.feed_forward = FeedForward(config, layer)
-        self.feed_forward_output_norm = build_norm(config, config.dim) if after else None
-
-    def forward(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, LayerRouting | None]:
-        """Apply the layer.
-
-        Returns:
-            (B, S, dim) residual stream and, in training with experts, the routing of the tokens.
-        """
-        normalized = x if self.attention_norm is None else self.attention_norm(x)
-        x = self._add_residual(x, self.attention(normalized, context), self.attention_output_norm)
-        normalized = x if self.feed_forward_norm is None else self.feed_forward_norm(x)
-        routing = None
-        if self.has_experts:
-            update, routing = self.feed_forward(normalized, context.positions)
-        else:
-            update = self.feed_forward(normalized)
-        return self._add_residual(x, update, self.feed_forward_output_norm), routing
-
-    def _add_residual(self, x: Tensor, update: Tensor, norm: nn.Module | None) -> Tensor:
-        if norm is not None:
-            update = norm(update)
-        if self.dropout and self.training:
-            update = F.dropout(update, self.dropout)
-        if self.residual_scale != 1.0:
-            update = update * self.residual_scale
-        return x + update
-
-
-class Output(nn.Linear):
-    """Output matrix, (V, dim)."""
-
-    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
-        self, hidden: Tensor, within: Callable[[Tensor], Any] | None = None
-    ) -> Any:
-        """Project hidden states, or call `within` with them while the weight is gathered."""
-        return super().forward(hidden) if within is None else within(hidden)
 
 
 class Transformer(nn.Module):
@@ -124,33 +60,40 @@ class Transformer(nn.Module):
     supports_head = True
     # See `setpoint.shapes.outcome.position_arguments`.
     takes_lengths = True
+    # Rows may begin with padding, marked by negative positions.
+    pads_left = True
 
     def __init__(self, config: TransformerConfig, *, vocab_size: int) -> None:
         super().__init__()
-        require_fit(config, vocab_size)
+        if reason := vocab_error(config, vocab_size):
+            raise SetpointError(
+                f"model.vocab_size = {config.vocab_size}: {reason}. Valid: {vocab_size} or more, "
+                f"or null for the tokenizer's size"
+            )
         self.config = config
         self.vocab_size = predicted_tokens(config, vocab_size)
-        rows = embedding_rows(config, vocab_size)
-        # Padding rows start at zero and stay there.
-        self.has_padding = rows != self.vocab_size
-        self.rows = rows
+        self.rows = embedding_rows(config, vocab_size)
         self.vocabulary_part: VocabularyPart | None = None
-        self.embedding: nn.Embedding | None = nn.Embedding(rows, config.dim)
+        self.embedding: nn.Embedding | None = nn.Embedding(self.rows, config.dim)
         self.position_embedding = (
             nn.Embedding(config.max_sequence_length, config.dim)
             if config.positions == "learned"
             else None
         )
         self.layers = nn.ModuleDict(
-            {str(layer): Block(config, layer) for layer in range(config.layers)}
+            {str(layer): self.build_block(layer) for layer in range(config.layers)}
         )
         self.norm: nn.Module | None = build_norm(config, config.dim)
         # Tied: without a second name of the parameter, which the meta device separates and
         # safetensors refuses.
-        self.output = None if config.tie_embeddings else Output(config.dim, rows, bias=False)
+        self.output = None if config.tie_embeddings else Output(config.dim, self.rows, bias=False)
         self.logit_scale = config.logit_scale * config.width_ratio
         self._context_groups: ContextGroups | None = None
-        self._backends: dict[Any, Chosen] = {}
+        self._backends: dict[Any, Backend] = {}
+
+    def build_block(self, layer: int) -> Block:
+        """Build a layer, by its index in the whole model."""
+        return Block(self.config, layer, FeedForward(self.config, layer))
 
     def forward(
         self,
@@ -182,13 +125,37 @@ class Transformer(nn.Module):
             ValueError: the sequence is longer than max_sequence_length, or a stage without an
                 embedding received tokens.
         """
+        x, context = self.embed(tokens, positions, documents, lengths, cache)
+        for layer in self.layers.values():
+            x = layer(x, context)
+        result = self.project(x, head)
+        return result if head is None else Outcome(result)
+
+    def embed(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None,
+        documents: Tensor | None,
+        lengths: Lengths | None,
+        cache: KeyValueCache | None,
+    ) -> tuple[Tensor, AttentionContext]:
+        """Embed tokens as (B, S, dim), and prepare attention; see `forward`."""
+        limit = self.config.max_sequence_length
         end = tokens.shape[1] + (0 if cache is None else cache.length)
-        if end > self.config.max_sequence_length:
+        if end > limit:
             raise ValueError(
-                f"a sequence of {end} tokens is longer than "
-                f"max_sequence_length = {self.config.max_sequence_length}"
+                f"a sequence of {end} tokens is longer than max_sequence_length = {limit}"
             )
-        x = tokens if tokens.dim() == 3 else self._embed(tokens)
+        x = tokens
+        if tokens.dim() == 2:
+            if self.embedding is None:
+                raise ValueError(
+                    "this part of the model has no embedding; it needs the (B, S, dim) residual "
+                    "stream from the part before it"
+                )
+            x = self.embedding(tokens)
+            if self.config.embedding_scale != 1.0:
+                x = x * self.config.embedding_scale
         context = attention_context(
             self.config,
             tokens,
@@ -200,48 +167,13 @@ class Transformer(nn.Module):
             dtype=compute_dtype(x),
             backends=self._backends,
         )
-        if tokens.dim() == 2:
-            x = self._add_positions(x, context.positions)
-        routings: dict[int, LayerRouting] = {}
-        for name, layer in self.layers.items():
-            x, routing = layer(x, context)
-            if routing is not None:
-                routings[int(name)] = routing
-        if self.norm is None:
-            result = x
-        elif head is None:
-            return self._logits(self.norm(x))
-        elif self.output is None:
-            result = head(self.norm(x), self.projection)
-        else:
-            result = self.output(self.norm(x), lambda states: head(states, self.projection))
-        if head is None:
-            return x
-        if self.config.moe is None or not self.training:
-            return Outcome(result)
-        from setpoint.model.moe.layer import combine
-
-        return Outcome(result, *combine(self.config, routings, x.device))
-
-    def _embed(self, tokens: Tensor) -> Tensor:
-        """Embed tokens as (B, S, dim)."""
-        if self.embedding is None:
-            raise ValueError(
-                "this part of the model has no embedding; it needs the (B, S, dim) residual "
-                "stream from the part before it"
-            )
-        x = self.embedding(tokens)
-        return x if self.config.embedding_scale == 1.0 else x * self.config.embedding_scale
-
-    def _add_positions(self, x: Tensor, positions: Tensor) -> Tensor:
-        """Add learned positions, and apply dropout."""
-        if self.position_embedding is not None:
-            self._check_positions(positions)
+        if self.position_embedding is not None and tokens.dim() == 2:
+            self._check_positions(context.positions)
             # Padding has negative positions, and is masked.
-            x = x + self.position_embedding(positions.clamp(min=0))
-        if self.config.embedding_dropout and self.training:
+            x = x + self.position_embedding(context.positions.clamp(min=0))
+        if self.config.embedding_dropout and self.training and tokens.dim() == 2:
             x = F.dropout(x, self.config.embedding_dropout)
-        return x
+        return x, context
 
     def _check_positions(self, positions: Tensor) -> None:
         """Refuse positions beyond the learned embeddings, on a CPU."""
@@ -251,19 +183,16 @@ class Transformer(nn.Module):
             if last >= rows:
                 raise ValueError(f"position {last} is beyond the {rows} learned positions")
 
-    @property
-    def token_embedding(self) -> nn.Embedding | None:
-        """See `setpoint.shapes.protocols.Embeds`."""
-        return self.embedding
-
-    @property
-    def projection(self) -> Projection:
-        """Projection of the final hidden states to logits."""
-        matrix = self.embedding if self.config.tie_embeddings else self.output
-        assert matrix is not None, "this part of the model has no output matrix"
-        weight = weight_in_use(matrix)
-        soft_cap = self.config.logit_soft_cap
-        return Projection(weight, self.vocab_size, self.logit_scale, soft_cap, self.vocabulary_part)
+    def project(self, x: Tensor, head: Head | None) -> Any:
+        """Compute logits from the residual stream, or call a head; see `forward`."""
+        if self.norm is None:
+            return x
+        hidden = self.norm(x)
+        if head is None:
+            return self._logits(hidden)
+        if self.output is None:
+            return head(hidden, self.projection)
+        return self.output(hidden, lambda states: head(states, self.projection))
 
     def _logits(self, hidden: Tensor) -> Tensor:
         """Project (B, S, dim) final hidden states."""
@@ -275,58 +204,62 @@ class Transformer(nn.Module):
         # By the module, not its weight: engines and adapters wrap its call.
         return projection.finish(self.output(hidden))
 
-    def use_context(self, groups: ContextGroups) -> None:
-        """See `setpoint.shapes.protocols.SequenceDivisible`."""
-        self._context_groups = groups
-        for layer in self._expert_layers():
-            layer.context_group = groups.whole
-
-    def _expert_layers(self) -> list[MoELayer]:
-        if self.config.moe is None:
-            return []
-        from setpoint.model.moe.layer import MoELayer
-
-        return [module for module in self.modules() if isinstance(module, MoELayer)]
-
-    def use_experts(self, dispatcher: TokenDispatcher) -> list[ExpertPart]:
-        """Dispatch tokens to experts on other ranks; see `setpoint.shapes.protocols.HasExperts`.
-
-        Raises:
-            SetpointError: the model has no experts, or a separate module for each one.
-        """
-        if self.config.moe is None:
-            raise SetpointError(
-                "parallel.expert: the model has no experts\nValid: 1, or set model.moe"
-            )
-        if not self.config.moe.packed:
-            raise SetpointError(
-                "parallel.expert divides packed experts only\nValid: 1, or model.moe.packed = true"
-            )
-        parts: list[ExpertPart] = []
-        for layer in self._expert_layers():
-            layer.dispatcher = dispatcher
-            experts: Any = layer.experts
-            parts.append(ExpertPart(experts, experts.widths()))
-        return parts
+    @property
+    def projection(self) -> Projection:
+        """Projection of the final hidden states to logits."""
+        matrix = self.embedding if self.config.tie_embeddings else self.output
+        assert matrix is not None, "this part of the model has no output matrix"
+        weight, soft_cap = weight_in_use(matrix), self.config.logit_soft_cap
+        return Projection(weight, self.vocab_size, self.logit_scale, soft_cap, self.vocabulary_part)
 
     def make_cache(self) -> KeyValueCache:
         """Make a cache for generation."""
         return KeyValueCache()
 
-    # Rows may begin with padding, marked by negative positions.
-    pads_left = True
+    def initializers(self) -> dict[str, Initializer]:
+        """Initial values of embeddings and output; layers define their own."""
+        config = self.config
+        rules: dict[str, Initializer] = {}
+        stds = {
+            "embedding": config.init_std_embedding,
+            "position_embedding": config.init_std_embedding,
+            "output": config.init_std_output,
+        }
+        for name, given in stds.items():
+            std = given or config.init_std
+            # Padding rows start at zero and stay there.
+            is_padded = name != "position_embedding" and self.rows != self.vocab_size
+            if getattr(self, name) is not None:
+                rule = FirstRows(std, self.vocab_size) if is_padded else NormalInit(std)
+                rules[f"{name}.weight"] = rule
+        return rules
+
+    def learning_rate_multipliers(self) -> dict[str, float]:
+        """Learning-rate factors of muP by parameter; 1 for parameters left out, all without muP."""
+        factors = {
+            name: self.config.rate_multiplier(name, parameter.ndim)
+            for name, parameter in self.named_parameters()
+        }
+        return {name: factor for name, factor in factors.items() if factor != 1.0}
+
+    # Division among ranks: see the protocols of `setpoint.shapes.protocols`.
+
+    @property
+    def token_embedding(self) -> nn.Embedding | None:
+        """See `Embeds`."""
+        return self.embedding
 
     @property
     def stream_width(self) -> int:
-        """See `setpoint.shapes.protocols.Staged`."""
+        """See `Staged`."""
         return self.config.dim
 
     def stage_parts(self) -> list[str]:
-        """See `setpoint.shapes.protocols.Staged`; `output` includes the norm before it."""
+        """See `Staged`; `output` includes the norm before it."""
         return part_names(self.config.layers)
 
     def keep_parts(self, parts: Sequence[str]) -> None:
-        """See `setpoint.shapes.protocols.Staged`."""
+        """See `Staged`."""
         self.layers = nn.ModuleDict(
             {name: layer for name, layer in self.layers.items() if LAYER + name in parts}
         )
@@ -338,23 +271,6 @@ class Transformer(nn.Module):
         if not (is_first or (is_last and self.config.tie_embeddings)):
             self.embedding = None
 
-    def initializers(self) -> dict[str, Initializer]:
-        """Initial values of embeddings and output; layers define their own."""
-        std = self.config.init_std_embedding or self.config.init_std
-        rules: dict[str, Initializer] = {}
-        if self.embedding is not None:
-            rules["embedding.weight"] = self._vocabulary_init(std)
-        if self.position_embedding is not None:
-            rules["position_embedding.weight"] = NormalInit(std)
-        if self.output is not None:
-            std = self.config.init_std_output or self.config.init_std
-            rules["output.weight"] = self._vocabulary_init(std)
-        return rules
-
-    def _vocabulary_init(self, std: float) -> Initializer:
-        """Initial values of a row for each token; padding rows are zeros."""
-        return FirstRows(std, self.vocab_size) if self.has_padding else NormalInit(std)
-
     def tensor_plan(self) -> dict[str, str]:
         """Division of embeddings, norm and output; layers define their own."""
         plan = {
@@ -365,22 +281,77 @@ class Transformer(nn.Module):
         }
         return {name: word for name, word in plan.items() if getattr(self, name) is not None}
 
+    def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
+        """See `VocabularyDivisible`."""
+        self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
+
+    def use_context(self, groups: ContextGroups) -> None:
+        """See `SequenceDivisible`."""
+        self._context_groups = groups
+
     def units_around_layers(self) -> list[list[nn.Module]]:
-        """See `setpoint.shapes.protocols.HasUnits`."""
+        """See `HasUnits`."""
         units = [
             [module for name in names if (module := getattr(self, name)) is not None]
             for names in units_around_layers(self.config)
         ]
         return [unit for unit in units if unit]
 
-    def divide_vocabulary(self, peers: Peers, gathers: bool) -> None:
-        """See `setpoint.shapes.protocols.VocabularyDivisible`."""
-        self.vocabulary_part = VocabularyPart(peers, -(-self.rows // peers.size), gathers)
 
-    def learning_rate_multipliers(self) -> dict[str, float]:
-        """Learning-rate factors of muP by parameter; 1 for parameters left out, all without muP."""
-        factors = {
-            name: self.config.rate_multiplier(name, parameter.ndim)
-            for name, parameter in self.named_parameters()
-        }
-        return {name: factor for name, factor in factors.items() if factor != 1.0}
+class Block(nn.Module):
+    """Attention, then feed-forward, each added to the residual stream.
+
+    Norms are applied to the inputs (pre, Xiong et al., 2020), to the outputs before they are added
+    (post, as in OLMo 2), or to both (as in Gemma 2).
+
+    Arguments:
+        layer: index in the whole model, from 0; determines the kind of attention.
+    """
+
+    def __init__(self, config: TransformerConfig, layer: int, feed_forward: nn.Module) -> None:
+        super().__init__()
+        self.dropout = config.dropout
+        self.residual_scale = config.residual_scale
+        before = config.norm_placement in ("pre", "both")
+        after = config.norm_placement in ("post", "both")
+        self.attention_norm = build_norm(config, config.dim) if before else None
+        self.attention = (Attention if config.mla is None else LatentAttention)(config, layer)
+        self.attention_output_norm = build_norm(config, config.dim) if after else None
+        self.feed_forward_norm = build_norm(config, config.dim) if before else None
+        self.feed_forward = feed_forward
+        self.feed_forward_output_norm = build_norm(config, config.dim) if after else None
+
+    def forward(self, x: Tensor, context: AttentionContext) -> Any:
+        """Apply the layer to the (B, S, dim) residual stream."""
+        x = self.attend(x, context)
+        update = self.feed_forward(normalized(x, self.feed_forward_norm))
+        return self.add(x, update, self.feed_forward_output_norm)
+
+    def attend(self, x: Tensor, context: AttentionContext) -> Tensor:
+        """Add attention to the residual stream."""
+        update = self.attention(normalized(x, self.attention_norm), context)
+        return self.add(x, update, self.attention_output_norm)
+
+    def add(self, x: Tensor, update: Tensor, norm: nn.Module | None) -> Tensor:
+        """Add an update to the residual stream."""
+        update = normalized(update, norm)
+        if self.dropout and self.training:
+            update = F.dropout(update, self.dropout)
+        if self.residual_scale != 1.0:
+            update = update * self.residual_scale
+        return x + update
+
+
+def normalized(x: Tensor, norm: nn.Module | None) -> Tensor:
+    """Apply a norm, if there is one."""
+    return x if norm is None else norm(x)
+
+
+class Output(nn.Linear):
+    """Output matrix, (V, dim)."""
+
+    def forward(  # pyright: ignore[reportIncompatibleMethodOverride]
+        self, hidden: Tensor, within: Callable[[Tensor], Any] | None = None
+    ) -> Any:
+        """Project hidden states, or call `within` with them while the weight is gathered."""
+        return super().forward(hidden) if within is None else within(hidden)

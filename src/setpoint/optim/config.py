@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Sequence
 from math import inf
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from setpoint.config import (
     RUNTIME,
@@ -187,8 +187,8 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
         return True
 
     @property
-    def has_patterns(self) -> bool:
-        """True if the section contains patterns on parameter names."""
+    def depends_on_parameters(self) -> bool:
+        """True if it depends on the model's parameters whether settings have an effect."""
         return bool(self.groups or self.frozen or self.frozen_spans) or any(
             getattr(self, field) for field in self.patterns
         )
@@ -209,10 +209,9 @@ class OptimizerConfig(Builds["Optimizer"], rules=RULES):
 
     @rule
     def _check_patterns(self) -> Iterator[Problem]:
-        for index, pattern in enumerate(self.no_decay_patterns):
-            yield from pattern_problems(f"no_decay_patterns.{index}", pattern, PATTERNS)
-        for index, pattern in enumerate(self.frozen):
-            yield from pattern_problems(f"frozen.{index}", pattern, PATTERNS)
+        for name in (*self.patterns, "frozen"):
+            for index, pattern in enumerate(getattr(self, name)):
+                yield from pattern_problems(f"{name}.{index}", pattern, PATTERNS)
 
     @dead("no_decay", holds=((),))
     def _no_decay_is_dead(self) -> str | None:
@@ -316,7 +315,7 @@ class SGDConfig(
             )
 
 
-class LionConfig(CautiousDecay, type="lion", owner="setpoint.optim.lion:Lion.from_config"):
+class LionConfig(CautiousDecay, type="lion", owner="setpoint.optim.elementwise:Lion.from_config"):
     """Lion (Chen et al., 2023): sign of the momentum."""
 
     state_formats: ClassVar[bool] = True
@@ -375,6 +374,11 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
     eps: float = field(default=1e-8, gt=0, lt=inf)
     """Adam epsilon of the parameters trained by AdamW."""
 
+    @property
+    def depends_on_parameters(self) -> bool:
+        """See `OptimizerConfig.depends_on_parameters`: there must be matrices."""
+        return True
+
     @derive("adamw_lr")
     def _derive_adamw_lr(self) -> float:
         return self.lr if self.adjust_lr == "match_rms_adamw" else self.lr / 10
@@ -382,11 +386,6 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
     @dead("nesterov", holds=(False,))
     def _nesterov_is_dead(self) -> str | None:
         return None if self.momentum else "momentum is 0"
-
-    @rule
-    def _check_patterns(self) -> Iterator[Problem]:
-        for index, pattern in enumerate(self.adamw_patterns):
-            yield from pattern_problems(f"adamw_patterns.{index}", pattern, PATTERNS)
 
     def treatment(self, parameter: Parameter) -> dict[str, Any]:
         """The algorithm of a parameter; see `OptimizerConfig.treatment`."""
@@ -413,7 +412,7 @@ class MuonConfig(CautiousDecay, type="muon", owner="setpoint.optim.muon:Muon.fro
 class ScheduleFreeAdamWConfig(
     OptimizerConfig,
     type="schedule_free_adamw",
-    owner="setpoint.optim.schedule_free:ScheduleFreeAdamW.from_config",
+    owner="setpoint.optim.elementwise:ScheduleFreeAdamW.from_config",
 ):
     """Schedule-free AdamW (Defazio et al., 2024); evaluated and saved at the averaged point."""
 
@@ -440,7 +439,7 @@ class ScheduleFreeAdamWConfig(
 class AnyPrecisionAdamWConfig(
     CautiousDecay,
     type="anyprecision_adamw",
-    owner="setpoint.optim.adam:AnyPrecisionAdamW.from_config",
+    owner="setpoint.optim.elementwise:AnyPrecisionAdamW.from_config",
 ):
     """AdamW with weights and optimizer state in bf16 where precision sets it."""
 
@@ -557,18 +556,24 @@ def known_options(config: OptimizerConfig) -> dict[str, FieldInfo]:
 
 
 def read_options(config: OptimizerConfig, group: Group) -> dict[str, Any]:
-    """Parse the options of a group like the optimizer's own fields.
+    """Parse the options of a group like the optimizer's own fields."""
+    return {name: _read_option(config, name, value) for name, value in group.options.dump().items()}
+
+
+def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
+    """Parse an option of a group.
 
     Raises:
         Invalid: an unknown option, or an invalid value, with its path.
     """
-    given = group.options.dump()
     if isinstance(config, ImportedComponent):
-        return _read_arguments(config, given)
-    return {name: _read_option(config, name, value) for name, value in given.items()}
-
-
-def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
+        target, given = config.target.load(), {name: value}
+        runtime = config.runtime_arguments
+        for error in wrong_arguments(target, str(config.target), given, (), runtime):
+            if error.at[0] == name:  # the optimizer reports missing values
+                raise error
+        parameters = parameters_of(target) or {}
+        return converted_argument(parameters[name], value) if name in parameters else value
     known = known_options(config)
     try:
         if name in known:
@@ -580,19 +585,6 @@ def _read_option(config: OptimizerConfig, name: str, value: object) -> Any:
         raise Invalid(message, tuple(sorted(known)), hint=did_you_mean(name, list(known)))
     except Invalid as error:
         raise error.inside(name) from None
-
-
-def _read_arguments(config: ImportedComponent, given: dict[str, Any]) -> dict[str, Any]:
-    """Options as arguments of an imported optimizer."""
-    target = config.target.load()
-    for error in wrong_arguments(target, str(config.target), given, (), config.runtime_arguments):
-        if error.at[0] in given:  # the optimizer reports missing values
-            raise error
-    parameters = parameters_of(target) or {}
-    return {
-        name: converted_argument(parameters[name], value) if name in parameters else value
-        for name, value in given.items()
-    }
 
 
 def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
@@ -608,9 +600,8 @@ def option_problems(config: OptimizerConfig) -> Iterator[Problem]:
         for name, value in group.options.dump().items():
             if name in OWN:
                 continue
-            alone = Group(pattern=group.pattern, options=cast(Any, {name: value}))
             try:
-                values |= read_options(config, alone)
+                values[name] = _read_option(config, name, value)
             except Invalid as error:
                 wrong = True
                 for part in error.parts:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
-from setpoint.config import ImportedComponent, Invalid, Problem, SetpointError
-from setpoint.config.words.errors import with_valid
-from setpoint.optim.config import OWN, Group, OptimizerConfig, option_problems, read_options
+from setpoint.config import ImportedComponent, Problem, SetpointError
+from setpoint.optim.config import OWN, OptimizerConfig, option_problems, read_options
 from setpoint.shapes.parameter import Parameter
 from setpoint.shapes.patterns import (
     first_match,
@@ -109,14 +108,32 @@ class Gathered(NamedTuple):
 
     Arguments:
         name: built from the rules that made the group: pattern, algorithm, weight decay, rate.
+        lr: peak learning rate, `lr_multiplier` times the optimizer's.
         options: further settings that differ from the optimizer's, by field name.
     """
 
     name: str
     parameters: list[Parameter]
-    weight_decay: float
+    lr: float
     lr_multiplier: float
+    weight_decay: float
     options: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The group as JSON, with the numbers of tensors and parameters, and the first names."""
+        options = {
+            name: list(value) if isinstance(value, tuple) else value
+            for name, value in self.options.items()
+        }
+        return {
+            "name": self.name,
+            "lr": self.lr,
+            "weight_decay": self.weight_decay,
+            "options": options,
+            "tensors": len(self.parameters),
+            "parameters": sum(prod(parameter.shape) for parameter in self.parameters),
+            "names": [parameter.name for parameter in self.parameters[:FIRST]],
+        }
 
 
 def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gathered]:
@@ -133,16 +150,14 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
         "no_decay".
 
     Raises:
-        SetpointError: there are no parameters, a pattern matches nothing, or an option is invalid.
+        SetpointError: there are no parameters.
     """
     described = list(parameters)
     if not described:
         raise SetpointError(
             "there is nothing to train: all parameters are frozen; at least one must be trainable"
         )
-    for problem in grouping_problems(config, described):
-        raise SetpointError(in_words(config, problem))
-    options = [_options(config, index, group) for index, group in enumerate(config.groups)]
+    options = [read_options(config, group) for group in config.groups]
     groups: dict[tuple[Any, ...], Gathered] = {}
     for parameter in described:
         rule = rule_of(config, parameter.name)
@@ -163,17 +178,10 @@ def gather(config: OptimizerConfig, parameters: Iterable[Parameter]) -> list[Gat
         key = (place, decays is False, decay, rate, repr(sorted(treatment.items())))
         if key not in groups:
             name = _title(config, rule, algorithm, decays, rate)
-            groups[key] = Gathered(name, [], decay, rate, treatment)
+            groups[key] = Gathered(name, [], config.lr * rate, rate, decay, treatment)
         groups[key].parameters.append(parameter)
     # Sorting keeps equal entries in the order of the model.
     return [groups[key] for key in sorted(groups, key=lambda key: key[:2])]
-
-
-def in_words(config: OptimizerConfig, problem: Problem) -> str:
-    """Format a problem with a path relative to the section, for an error without origins."""
-    value = _value_at(config, problem.path)
-    sentence = f"{with_valid(problem.message, problem.valid)}. {problem.hint}".strip()
-    return f"optimizer.{problem.path} = {value!r}: {sentence}"
 
 
 def rule_of(config: OptimizerConfig, name: str) -> int | None:
@@ -253,17 +261,6 @@ def _unread(
             )
 
 
-def _options(config: OptimizerConfig, index: int, group: Group) -> dict[str, Any]:
-    try:
-        return read_options(config, group)
-    except Invalid as error:
-        where = ".".join(map(str, error.at))
-        value = group.options.dump().get(str(error.at[0])) if error.at else None
-        raise SetpointError(
-            f"optimizer.groups.{index}.options.{where} = {value!r}: {error.sentence}"
-        ) from None
-
-
 def _title(
     config: OptimizerConfig,
     rule: int | None,
@@ -277,51 +274,8 @@ def _title(
     return " ".join(words) + ("" if rate == 1.0 else f" x {rate:g}")
 
 
-def _value_at(config: OptimizerConfig, path: str) -> Any:
-    value: Any = config
-    for part in path.split("."):
-        value = value[int(part)] if part.isdigit() else getattr(value, part)
-    return value
-
-
 def _listed(words: Sequence[str]) -> str:
     return " and ".join(words)
-
-
-class GroupRow(NamedTuple):
-    """One parameter group in a report."""
-
-    name: str
-    lr: float
-    weight_decay: float
-    options: dict[str, Any]
-    tensors: int
-    parameters: int
-    names: tuple[str, ...]
-
-    def to_json(self) -> dict[str, Any]:
-        """The row as JSON."""
-        options = {
-            key: list(value) if isinstance(value, tuple) else value
-            for key, value in self.options.items()
-        }
-        return {**self._asdict(), "options": options, "names": list(self.names)}
-
-
-def group_rows(groups: Sequence[Gathered], lr: float) -> list[GroupRow]:
-    """A row for each group: its rates, options and parameters."""
-    return [
-        GroupRow(
-            group.name,
-            lr * group.lr_multiplier,
-            group.weight_decay,
-            group.options,
-            len(group.parameters),
-            sum(prod(parameter.shape) for parameter in group.parameters),
-            tuple(parameter.name for parameter in group.parameters[:FIRST]),
-        )
-        for group in groups
-    ]
 
 
 def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -> Groups:
@@ -337,7 +291,7 @@ def parameter_groups(config: OptimizerConfig, parameters: Iterable[Parameter]) -
         field name.
 
     Raises:
-        SetpointError: nothing is trainable, a pattern matches nothing, or an option is invalid.
+        SetpointError: nothing is trainable.
     """
     trained = [
         parameter

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from torch import Tensor
 
 from setpoint.config import SetpointError
-from setpoint.optim.adam import adam_of, adam_step
+from setpoint.optim.elementwise import adam_of, adam_step
 from setpoint.optim.optimizer import (
     GroupedOptimizer,
     decay_where_aligned,
@@ -57,30 +57,10 @@ def split_of(parameter: Tensor) -> MeshSplit | None:
     return MeshSplit(*splits[0], is_alone=len(dims) == 1) if splits else None
 
 
-class Exchange(Protocol):
-    """Exchange that moves parameters of one shape to the ranks that compute with them."""
-
-    def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        """Collect this rank's share of the parameters: (share, *shape), possibly none."""
-        ...
-
-    def parts(self, results: Tensor) -> Sequence[Tensor]:
-        """Return the results for `whole` as local shards of all parameters."""
-        ...
-
-
-class LocalExchange(Exchange):
-    """No exchange, as each rank has whole matrices."""
-
-    def whole(self, parts: Sequence[Tensor]) -> Tensor:
-        return torch.stack(tuple(parts)) if len(parts) > 1 else parts[0][None]
-
-    def parts(self, results: Tensor) -> Sequence[Tensor]:
-        return results.unbind()
-
-
-class AllToAllExchange(Exchange):
+class AllToAllExchange:
     """Exchange of parameters divided along one mesh dimension: all-to-all in both directions.
+
+    Parameters of one shape move to the ranks that compute with them, and the results back.
 
     Arguments:
         like: one of the parameters.
@@ -99,6 +79,7 @@ class AllToAllExchange(Exchange):
         self.order = [[i for i, owner in enumerate(owners) if owner == n] for n in range(size)]
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
+        """Collect this rank's share of the parameters: (share, *shape), possibly none."""
         local_count = len(self.order[self.rank])
         given = [parts[i].reshape(-1) for owned in self.order for i in owned]
         sent = [len(owned) * self._count(self.rank) for owned in self.order]
@@ -108,6 +89,7 @@ class AllToAllExchange(Exchange):
         return torch.cat(pieces, dim=self.dim + 1)
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
+        """Return the results for `whole` as local shards of all parameters."""
         local_count = len(self.order[self.rank])
         pieces = results.split(self.sizes, dim=self.dim + 1)
         sent = [local_count * self._count(n) for n in range(len(self.order))]
@@ -129,7 +111,7 @@ class AllToAllExchange(Exchange):
         return torch.Size(self._part(rank)).numel()
 
 
-class AllGatherExchange(Exchange):
+class AllGatherExchange:
     """Exchange of parameters divided along several mesh dimensions: all ranks gather them.
 
     Results are summed over one of the dimensions; a rank contributes zeros where it computed
@@ -144,6 +126,7 @@ class AllGatherExchange(Exchange):
         self.count = len(owners)
 
     def whole(self, parts: Sequence[Tensor]) -> Tensor:
+        """See `AllToAllExchange.whole`."""
         gathered: list[Tensor] = []
         for number, part in enumerate(parts):
             full = whole_of(spread_like(part, self.like))
@@ -152,19 +135,11 @@ class AllGatherExchange(Exchange):
         return torch.stack(gathered) if gathered else parts[0].new_empty(0, *self.like.shape)
 
     def parts(self, results: Tensor) -> Sequence[Tensor]:
+        """See `AllToAllExchange.parts`."""
         every = results.new_zeros(self.count, *self.like.shape)
         every[self.collected] = results
         torch.distributed.all_reduce(every, group=self.group)
         return [local_part(as_placed(matrix, self.like)) for matrix in every]
-
-
-def exchange_of(like: Tensor, owners: Sequence[int]) -> Exchange:
-    """Choose the exchange for parameters of one shape and placement."""
-    split = split_of(like)
-    if split is None:
-        return LocalExchange()
-    assert is_dtensor(like)
-    return (AllToAllExchange if split.is_alone else AllGatherExchange)(like, split, owners)
 
 
 AdjustLr = Literal["original", "match_rms_adamw"]
@@ -274,8 +249,12 @@ class Muon(GroupedOptimizer):
 
     def _muon_step(self, params: Sequence[Tensor], group: dict[str, Any]) -> None:
         """Take a step for matrices of one shape."""
-        exchange, device = exchange_of(params[0], self._owners(params)), _computes(params[0])
-        full = exchange.whole([self._direction(p, group).to(device) for p in params])
+        device, exchange = _computes(params[0]), self._exchange(params)
+        directions = [self._direction(p, group).to(device) for p in params]
+        if exchange is not None:
+            full = exchange.whole(directions)
+        else:
+            full = torch.stack(directions) if len(directions) > 1 else directions[0][None]
         # A batch (M, rows, columns), by the rules of `rows_and_columns`.
         matrices = full.flatten(0, 1) if full.ndim == 4 else full.flatten(2)
         most = max(1, at_once(full.device) // max(1, matrices.shape[1:].numel()))
@@ -286,7 +265,9 @@ class Muon(GroupedOptimizer):
         # The iteration is the same for a transposed matrix, but the adjustment is not.
         outputs, inputs = sides[::-1] if group["inputs_first"] else sides
         adjusted = lr * adjustment(group["adjust_lr"], outputs, inputs)
-        for p, part in zip(params, exchange.parts(update.reshape(full.shape)), strict=True):
+        update = update.reshape(full.shape)
+        parts = update.unbind() if exchange is None else exchange.parts(update)
+        for p, part in zip(params, parts, strict=True):
             shard = local_shard(p, p)
             part = part.to(shard.device)
             if group["cautious_weight_decay"] and group["weight_decay"]:
@@ -295,11 +276,11 @@ class Muon(GroupedOptimizer):
                 shard.mul_(1 - lr * group["weight_decay"])
             shard.add_(part, alpha=-adjusted)
 
-    def _owners(self, params: Sequence[Tensor]) -> list[int]:
-        """Assign each matrix to the rank with the least work so far."""
+    def _exchange(self, params: Sequence[Tensor]) -> AllToAllExchange | AllGatherExchange | None:
+        """Assign each matrix to the rank with the least work so far; None if all are whole."""
         first, split = params[0], split_of(params[0])
         if split is None:
-            return []
+            return None
         assert is_dtensor(first)
         mesh = first.device_mesh
         unloaded = [0] * mesh.size(split.mesh_dim)
@@ -308,7 +289,7 @@ class Muon(GroupedOptimizer):
         for p in params:
             owners.append(min(range(len(loads)), key=loads.__getitem__))
             loads[owners[-1]] += p.numel() * min(p.shape)
-        return owners
+        return (AllToAllExchange if split.is_alone else AllGatherExchange)(first, split, owners)
 
     def _direction(self, p: Tensor, group: dict[str, Any]) -> Tensor:
         """Update the running mean, and return the matrix to orthogonalize, in bf16."""

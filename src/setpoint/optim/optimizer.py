@@ -16,7 +16,7 @@ import functools
 import inspect
 import sys
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, MutableMapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Self, TypeAlias, TypeGuard, TypeVar, overload
 
@@ -134,8 +134,6 @@ def _numbers(owner: MutableMapping[str, Any]) -> dict[str, Any]:
 
 _F = TypeVar("_F", bound=Callable[..., Any])
 COMPILER = "torch._dynamo"
-AT_ONCE = 1 << 26
-"""Numbers of parameters that go through the operations of a step together on a GPU."""
 
 Given: TypeAlias = Iterable[dict[str, Any]] | Iterable[tuple[str, Tensor]]
 """Groups of PyTorch's form, or (qualified name, parameter) pairs, which make one group."""
@@ -258,26 +256,6 @@ def decay_where_aligned(parameter: Tensor, update: Tensor, lr: float, weight_dec
     # Signs, as the product of two small numbers may be 0.
     aligned = update.sign().mul_(parameter.sign()) >= 0
     parameter.mul_(1 - aligned.to(parameter.dtype).mul_(lr * weight_decay))
-
-
-def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
-    """Split parameters into lists for the foreach operations of a step.
-
-    Returns:
-        on a GPU, large lists within a limit on temporary memory; on a CPU, single parameters, so
-        that results are still in the cache for the next operation.
-    """
-    yield from ([p] for p in parameters if p.device.type == "cpu")
-    some: list[Tensor] = []
-    for p in parameters:
-        if p.device.type == "cpu":
-            continue
-        if some and sum(local_shard(param, param).numel() for param in (*some, p)) > AT_ONCE:
-            yield some
-            some = []
-        some.append(p)
-    if some:
-        yield some
 
 
 def is_dtensor(tensor: Tensor) -> TypeGuard[DTensor]:

@@ -8,7 +8,8 @@ ranks.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from math import sqrt
 from typing import TYPE_CHECKING, Any
@@ -88,7 +89,7 @@ def divided_step(
 
 def _begin(state: dict[str, Any], gradient: Tensor) -> None:
     state["step"] = torch.tensor(0.0)
-    if gradient.ndim == 1:
+    if gradient.ndim < 2:
         state["variance"] = torch.zeros_like(gradient)
         return
     *leading, rows, columns = gradient.shape
@@ -188,6 +189,19 @@ def _apart(step: Callable[..., Any]) -> Callable[..., Any]:
     return run
 
 
+@contextmanager
+def _changed(groups: list[dict[str, Any]], **options: Any) -> Iterator[None]:
+    """Change options of some groups during a step."""
+    before = [{name: group[name] for name in options} for group in groups]
+    for group in groups:
+        group.update(options)
+    try:
+        yield
+    finally:
+        for group, old in zip(groups, before, strict=True):
+            group.update(old)
+
+
 class AdamW(BuiltOptimizer, torch.optim.AdamW):
     """torch.optim.AdamW (Loshchilov and Hutter, 2019), with optional cautious weight decay."""
 
@@ -202,15 +216,10 @@ class AdamW(BuiltOptimizer, torch.optim.AdamW):
         loss, flag = loss_of(closure), flag_of(self)
         if is_left_out(flag):
             return loss
-        before = [group["weight_decay"] for group in cautious]
         for group in cautious:
             self._decay(group, flag)
-            group["weight_decay"] = 0.0
-        try:
+        with _changed(cautious, weight_decay=0.0):
             self._step()
-        finally:
-            for group, weight_decay in zip(cautious, before, strict=True):
-                group["weight_decay"] = weight_decay
         return loss
 
     @torch.no_grad()
@@ -254,14 +263,8 @@ class SGD(BuiltOptimizer, torch.optim.SGD):
                 return None
             with without_flag(self):
                 return self.step(closure)
-        before = [group["foreach"] for group in mixed]
-        for group in mixed:
-            group["fused"], group["foreach"] = False, True
-        try:
+        with _changed(mixed, fused=False, foreach=True):
             return self._step(closure)
-        finally:
-            for group, foreach in zip(mixed, before, strict=True):
-                group["fused"], group["foreach"] = True, foreach
 
     def _begins(self, group: dict[str, Any]) -> bool:
         """True if some, but not all, parameters of a group get their first gradient."""

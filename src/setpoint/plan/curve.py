@@ -7,8 +7,8 @@ from math import ceil, inf, isfinite
 from typing import TYPE_CHECKING, NamedTuple
 
 from setpoint.config import SetpointError, plural
-from setpoint.optim.schedule.config import Piecewise, Plateau
-from setpoint.optim.schedule.curves import ScheduleTime, measure, nearest, phase_ends
+from setpoint.optim.curves import ScheduleTime, measure, nearest, phase_ends
+from setpoint.optim.schedule import Piecewise, Plateau
 from setpoint.train.config import steps_before
 from setpoint.units import Duration
 

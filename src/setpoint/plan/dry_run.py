@@ -32,10 +32,9 @@ from setpoint.model.attention.backends import (
 )
 from setpoint.model.attention.selection import LIMITS
 from setpoint.model.block_modules import FUSED
-from setpoint.model.build import materialize, skeleton
+from setpoint.model.build import layers_of, materialize, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.huggingface.builder import check_weights
-from setpoint.model.layers import layers_of
 from setpoint.model.moe.dispatch import AllToAllDispatcher, TensorParallelDispatcher
 from setpoint.model.parameters import stage_sizes
 from setpoint.optim.grouping import is_frozen

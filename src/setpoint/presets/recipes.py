@@ -12,7 +12,7 @@ from setpoint.loss.config import ChunkedCrossEntropy
 from setpoint.memory.config import CheckpointingConfig, Memory, Operators
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
-from setpoint.optim.schedule.config import Cosine
+from setpoint.optim.schedule import Cosine
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
 from setpoint.resilience.config import GarbageCollection, TrainingResilience

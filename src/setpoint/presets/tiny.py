@@ -5,7 +5,7 @@ from __future__ import annotations
 from setpoint.config import preset
 from setpoint.model.config import TransformerConfig
 from setpoint.optim.config import AdamWConfig
-from setpoint.optim.schedule.config import Cosine
+from setpoint.optim.schedule import Cosine
 from setpoint.precision.config import Precision
 from setpoint.train.config import BatchConfig, Job
 from setpoint.train.evaluation.config import Evaluation

@@ -156,6 +156,12 @@ def weight_in_use(module: nn.Module) -> Tensor:
     return weight
 
 
+def compute_dtype(x: Tensor) -> torch.dtype:
+    """Dtype of matrix products with a tensor: that of autocast, if it is on."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else x.dtype
+
+
 def supports_head(model: nn.Module) -> bool:
     """True if the model's class has `supports_head = True`.
 

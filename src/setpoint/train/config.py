@@ -32,7 +32,7 @@ from setpoint.loss.config import CrossEntropy, LossConfig
 from setpoint.memory.config import Memory
 from setpoint.model.config import HuggingFaceConfig, ModelConfig, TransformerConfig
 from setpoint.optim.config import AdamWConfig, OptimizerConfig
-from setpoint.optim.schedule.config import Cosine, Plateau, ScheduleConfig, Spanning
+from setpoint.optim.schedule import Cosine, Plateau, ScheduleConfig, Spanning
 from setpoint.parallel.config import Parallel
 from setpoint.precision.config import Precision
 from setpoint.profile.config import Profiling

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from setpoint.optim.schedule.curves import PlateauCurve, ScheduleTime
+from setpoint.optim.curves import PlateauCurve, ScheduleTime
 from setpoint.units import Duration, Period
 
 if TYPE_CHECKING:
     from setpoint.adapter.config import Merge
     from setpoint.optim.config import FrozenSpan
-    from setpoint.optim.schedule.config import ScheduleConfig
+    from setpoint.optim.schedule import ScheduleConfig
     from setpoint.shapes.scoring import Score
     from setpoint.train.config import BatchConfig
 

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
+from setpoint.model.build import count_parameters
 from setpoint.model.config import TransformerConfig
-from setpoint.model.layers import count_parameters
 from setpoint.model.parameters import FORMULAS, all_parameters, pair_size, training_flops
 from setpoint.optim.clip import norms_of_sets
 from setpoint.shapes.batch import ONE_SOURCE, BySource

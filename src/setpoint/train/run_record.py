@@ -29,7 +29,7 @@ from setpoint.track.run_directory import RunDirectory
 from setpoint.track.trackers import RunFacts
 from setpoint.train.build.components import Components
 from setpoint.train.build.job_data import describe_data_position
-from setpoint.train.build.job_parameters import rows_of
+from setpoint.train.build.job_parameters import gathered
 from setpoint.train.config import Job
 from setpoint.train.contract import (
     CHANGES,
@@ -190,8 +190,8 @@ def _facts(run: Run) -> dict[str, Any]:
     if run.components.pretrained is not None:
         facts["pretrained"] = run.components.pretrained
     facts["groups"] = [
-        row.to_json()
-        for row in rows_of(run.job.optimizer, run.components.model, run.components.all_trained)
+        group.to_json()
+        for group in gathered(run.job.optimizer, run.components.model, run.components.all_trained)
     ]
     if run.components.adapter is not None:
         facts["adapter"] = run.components.adapter.to_json()

@@ -12,8 +12,9 @@ import torch.distributed as dist
 from torch import Tensor
 
 from setpoint.model.attention import blocks
-from setpoint.model.attention.attention import make_backend, over_ranks
+from setpoint.model.attention.attention import over_ranks
 from setpoint.model.attention.backends import RowLayout, Scores, repeat_heads, visible
+from setpoint.model.attention.choose_backend import make_backend
 from setpoint.shapes.batch import ContextGroups, Lengths, SequenceParts
 
 from ...support.ranks import fork_group
@@ -106,7 +107,8 @@ def compare(rank: int, ring: int, ulysses: int, split: Any) -> None:
                 own = [parts.take(each) for each in whole]
                 # A ring computes blocks itself; the kernel of sequences is for GPUs.
                 inner = make_backend("sdpa" if kernel == "varlen" else kernel)
-                found = gradients(over_ranks(inner, kernel, context), own, layout, window, options)
+                inner.name = kernel  # of which a ring takes the kernels
+                found = gradients(over_ranks(inner, context), own, layout, window, options)
                 for what, one, other in zip("oqkv", found, expected, strict=True):
                     torch.testing.assert_close(
                         one, parts.take(other), rtol=1e-9, atol=1e-10,

@@ -2,13 +2,17 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from setpoint.config import SetpointError
-from setpoint.model.attention.attention import Attention, LatentAttention, attention_context
+from setpoint.model.attention.attention import (
+    Attention,
+    LatentAttention,
+    attention_context,
+    rotation,
+)
 from setpoint.model.attention.config import LinearScaling
 from setpoint.model.attention.key_value_cache import KeyValueCache
-from setpoint.model.attention.rope import rotation
 from setpoint.model.initialize import initialize
 
+from ...support.snapshots import refused
 from ..small import small_config
 from .small import CONFIGS, SLIDING, latent_config, small_attention
 
@@ -24,7 +28,7 @@ def run(attention: Attention, x: torch.Tensor, at=None, **changes) -> torch.Tens
 
 
 def test_the_plain_case_is_one_call_of_pytorch_bit_for_bit():
-    from setpoint.model.attention.rope import rotate, rotation
+    from setpoint.model.attention.attention import rotate, rotation
 
     config, attention = small_config(), make()
     x = torch.randn(2, 9, config.dim)
@@ -192,22 +196,19 @@ def test_kinds_share_a_rotation_unless_their_bases_differ():
     assert torch.equal(views["sliding"].rotation.sin, own.sin)
 
 
-@pytest.mark.parametrize(
-    ("places", "message"),
-    [
-        ({"positions": torch.arange(8)}, r"positions have shape \(8,\); tokens need \(2, 9\) or"),
-        ({"documents": torch.arange(9)}, r"documents have shape \(9,\); tokens need \(2, 9\)$"),
-        ({"positions": torch.arange(9) - 1}, "must not be negative; mark padding in"),
-    ],
-)
-def test_places_that_do_not_fit_are_refused(places, message):
-    with pytest.raises(ValueError, match=message):
-        attention_context(small_config(), TOKENS, **places)
+def test_places_that_do_not_fit_are_refused():
+    for places in (
+        {"positions": torch.arange(8)},
+        {"documents": torch.arange(9)},
+        {"positions": torch.arange(9) - 1},
+    ):
+        with refused(ValueError):
+            attention_context(small_config(), TOKENS, **places)
 
 
 def test_a_backend_that_is_not_here_is_refused_at_once():
     config = small_config(attention_backend="varlen", head_dim=8)
-    with pytest.raises(SetpointError, match="varlen: it needs a GPU"):
+    with refused():
         attention_context(config, TOKENS)
 
 

@@ -6,8 +6,8 @@ from itertools import product
 import pytest
 import torch
 
-from setpoint.model.attention.attention import make_backend, unavailable_reason
 from setpoint.model.attention.backends import SDPA, Eager, RowLayout, Scores, visible
+from setpoint.model.attention.choose_backend import make_backend, unavailable_reason
 from setpoint.model.attention.varlen import Flash, Varlen
 from setpoint.shapes.batch import Lengths
 

@@ -5,6 +5,7 @@ from setpoint.model.attention.attention import attention_context
 from setpoint.model.attention.key_value_cache import ROOM, KeyValueCache
 
 from ...support.cases import pairs
+from ...support.snapshots import refused
 from ..small import small_config
 from .layouts import ANEW, BATCH, CPU, DOCUMENTS, LEFT_PADDED, LENGTH, RIGHT_PADDED
 from .small import CONFIGS, small_attention
@@ -113,9 +114,9 @@ def test_rows_can_be_selected():
 def test_what_does_not_fit_the_cache_is_refused():
     cache = KeyValueCache()
     cache.extend((2, 3), CPU, None, None)
-    with pytest.raises(ValueError, match="the cache holds 2 rows; got 3"):
+    with refused(ValueError):
         cache.extend((3, 1), CPU, None, None)
-    with pytest.raises(ValueError, match="documents must be given with all calls"):
+    with refused(ValueError):
         cache.extend((2, 1), CPU, None, torch.zeros(2, 1))
     assert cache.length == 3
 
@@ -127,14 +128,14 @@ def test_positions_cannot_go_back_behind_a_window():
     assert cache.trim(layout, "sliding", 3) == 7
     assert cache.trim(layout, "chunked", 4) == 8
     layout = cache.extend((1, 1), CPU, torch.tensor([5]), None)
-    with pytest.raises(ValueError, match="go back beyond the window of 3"):
+    with refused(ValueError):
         cache.trim(layout, "sliding", 3)
-    with pytest.raises(ValueError, match="go back beyond the chunk of 4"):
+    with refused(ValueError):
         cache.trim(layout, "chunked", 4)
 
 
 def test_gradients_are_refused():
     config = small_config()
     x = torch.randn(1, 3, config.dim)
-    with pytest.raises(ValueError, match="a cache is for inference"):
+    with refused(ValueError):
         small_attention(config)(x, attention_context(config, x, cache=KeyValueCache()))

@@ -5,8 +5,8 @@ import torch
 
 from setpoint.config import resolve
 from setpoint.config.draft.walk import to_plain
+from setpoint.model.attention.attention import frequencies, rotate, rotation
 from setpoint.model.attention.config import LinearScaling, Llama3Scaling, YarnScaling
-from setpoint.model.attention.rope import frequencies, rotate, rotation
 
 
 def test_angles_are_exact_far_out():

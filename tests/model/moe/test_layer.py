@@ -9,6 +9,7 @@ from torch.utils.checkpoint import checkpoint
 
 from setpoint.model.moe.layer import MoELayer
 
+from ...support.snapshots import refused
 from .naive import Answer, close, naive, naive_balance, naive_z
 from .small import SigmoidTopK, SoftmaxTopK, small_layer, small_transformer
 
@@ -281,5 +282,5 @@ def test_parts_of_a_batch_are_batches_by_themselves(packed: bool, padded: bool) 
         )
     torch.testing.assert_close(found[0], found[1], rtol=1e-10, atol=1e-12)
     assert int(found[0][4]) > 0
-    with pytest.raises(ValueError, match="3 sequences are not a multiple of load_sequences = 2"):
+    with refused(ValueError):
         layer(x[:3])

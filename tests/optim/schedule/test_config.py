@@ -5,7 +5,7 @@ import pytest
 from setpoint.config import ConfigError, resolve
 from setpoint.config.composition import compose
 from setpoint.config.resolving.checks import cautions_of
-from setpoint.optim.schedule.config import (
+from setpoint.optim.schedule import (
     Constant,
     Cosine,
     InverseSqrt,

@@ -16,7 +16,8 @@ from torch.optim import SGD
 from torch.optim.lr_scheduler import CosineAnnealingWarmRestarts, MultiStepLR, ReduceLROnPlateau
 
 from setpoint.config import resolve
-from setpoint.optim.schedule.config import (
+from setpoint.optim.curves import PlateauCurve, ScheduleTime, between, phase_ends
+from setpoint.optim.schedule import (
     Constant,
     Cosine,
     InverseSqrt,
@@ -30,10 +31,10 @@ from setpoint.optim.schedule.config import (
     SchedulePhase,
     Wsd,
 )
-from setpoint.optim.schedule.curves import PlateauCurve, ScheduleTime, between, phase_ends
 from setpoint.units import Duration, Length
 
 from ...support.cases import rotated
+from ...support.snapshots import refused
 
 W, T, D, M, A = 7, 60, 20, 0.1, 0.2
 """Updates of the warm-up, of the run and of the last decay; the floor; where the warm-up begins."""
@@ -348,5 +349,5 @@ def test_no_length_takes_long(cls: type[ScheduleConfig], horizon: str | int) -> 
 def test_a_number_is_a_step() -> None:
     factor = resolve(Cosine(horizon=100)).build()
     assert factor(7) == factor(place(7))
-    with pytest.raises(ValueError, match="a schedule that counts epochs needs a ScheduleTime"):
+    with refused(ValueError):
         resolve(Cosine(horizon="1 epoch")).build()(7)

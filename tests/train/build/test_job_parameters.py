@@ -8,15 +8,14 @@ import pytest
 import torch
 from torch import nn
 
-from setpoint.config import ConfigError, fingerprint, resolve
+from setpoint.config import ConfigError, fingerprint
 from setpoint.data.config import BYTES_VOCABULARY
-from setpoint.optim.config import AdamWConfig
 from setpoint.plan.memory import update_memory
 from setpoint.plan.preflight import preflight
 from setpoint.plan.topology import Topology
 from setpoint.plan.workload import Workload
 from setpoint.train.build.components import build_components
-from setpoint.train.build.job_parameters import freeze, groups_of, rows_of, trained_parameters
+from setpoint.train.build.job_parameters import gathered, groups_of, trained_parameters
 from setpoint.train.build.job_parameters import trained as trained_of
 from setpoint.train.loop import Callback, Loop
 from setpoint.train.run import train
@@ -101,7 +100,7 @@ def test_parameters_that_are_trained(tmp_path: Path) -> None:
     assert all(each.tensor is copies[each.name] for each in held)
     config = small_job(tmp_path).optimizer
     assert [group["name"] for group in groups_of(config, model)] == ["decay"]
-    assert [row.tensors for row in rows_of(config, model)] == [2]
+    assert [len(group.parameters) for group in gathered(config, model)] == [2]
     with refused():
         trained_parameters(Slow())
 
@@ -226,5 +225,3 @@ def test_what_cannot_be_meant_is_refused(tmp_path: Path) -> None:
     with refused(ConfigError):
         group = "optimizer.groups=[{pattern=query, lr_multiplier=2}]"
         small_job(tmp_path, DENSE, group)
-    with refused():
-        freeze(resolve(AdamWConfig(frozen=("bias",))), torch.nn.Linear(2, 2, bias=False))

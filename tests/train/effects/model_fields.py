@@ -15,7 +15,7 @@ from setpoint.infer.config import Inference, InferenceWeights
 from setpoint.infer.loaded_model import load
 from setpoint.infer.tasks import Generation
 from setpoint.model import load_pretrained, save_pretrained
-from setpoint.model.attention.attention import choose_backend
+from setpoint.model.attention.choose_backend import choose_backend
 from setpoint.model.config import TransformerConfig
 from setpoint.model.moe import experts
 from setpoint.shapes.outcome import Projection

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 
-from setpoint.model.build import skeleton
-from setpoint.model.layers import layers_of
+from setpoint.model.build import layers_of, skeleton
 from setpoint.model.moe.dispatch import DeepEPDispatcher, build_dispatcher
 from setpoint.parallel import hangs
 from setpoint.parallel.config import AXES

@@ -1,35 +1,34 @@
-"""Causal self-attention with grouped queries or latents, and the state shared by its layers."""
+"""Causal self-attention with grouped queries or latents, the state shared by its layers, RoPE."""
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backends import SDPA, Backend, Eager, RowLayout, Scores
-from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.config import Kind
+from setpoint.model.attention.backends import Backend, RowLayout, Scores
+from setpoint.model.attention.choose_backend import choose_backend, use_flash
+from setpoint.model.attention.config import (
+    Kind,
+    LinearScaling,
+    Llama3Scaling,
+    RopeScaling,
+    YarnScaling,
+)
 from setpoint.model.attention.key_value_cache import KeyValueCache
-from setpoint.model.attention.rope import Rotation, rotate, rotation
 from setpoint.model.attention.selection import (
-    LIMITS,
-    Demands,
     attention_scale,
-    candidates,
-    demands_of,
     kind_of,
     kinds_of,
     query_size,
     reach,
 )
-from setpoint.model.attention.varlen import PACKAGES, Flash, Varlen, has_package, use_flash
-from setpoint.model.block_modules import UnweightedNorm, build_norm, cast_once
-from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
+from setpoint.model.block_modules import UnweightedNorm, build_norm, cast_once, linear_rules
+from setpoint.model.initialize import Initializer, NormalInit
 from setpoint.shapes.outcome import weight_in_use
 
 if TYPE_CHECKING:
@@ -81,7 +80,7 @@ class Attention(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Initial values of the projections and sinks; norms have their own."""
-        rules = projection_rules(self, self.hidden_std, self.residual_std)
+        rules = linear_rules(self, self.hidden_std, output=self.residual_std)
         return rules if self.sinks is None else {**rules, "sinks": NormalInit(self.hidden_std)}
 
     def tensor_plan(self) -> dict[str, str]:
@@ -187,7 +186,7 @@ class LatentAttention(nn.Module):
 
     def initializers(self) -> dict[str, Initializer]:
         """Initial values of the projections; norms have their own."""
-        return projection_rules(self, self.hidden_std, self.residual_std)
+        return linear_rules(self, self.hidden_std, output=self.residual_std)
 
     def tensor_plan(self) -> dict[str, str]:
         """Division by heads, with latents on all ranks."""
@@ -252,19 +251,6 @@ class LatentAttention(nn.Module):
     ) -> Tensor:
         scores = Scores(self.scale, self.soft_cap, self.dropout if self.training else 0.0)
         return context.attend(self.kind, query, key, value, scores)
-
-
-def projection_rules(
-    module: nn.Module, hidden_std: float, residual_std: float
-) -> dict[str, Initializer]:
-    """Initial values of the linear layers of an attention module."""
-    rules: dict[str, Initializer] = {}
-    for name, part in module.named_children():
-        if isinstance(part, nn.Linear):
-            rules[f"{name}.weight"] = NormalInit(residual_std if name == "output" else hidden_std)
-            if part.bias is not None:
-                rules[f"{name}.bias"] = ConstantInit(0.0)
-    return rules
 
 
 # Not a NamedTuple: engines cast the tensors in those, and rotations must stay in fp32.
@@ -334,7 +320,7 @@ def attention_context(
     *,
     lengths: Lengths | None = None,
     dtype: torch.dtype = torch.float32,
-    backends: dict[Any, Chosen] | None = None,
+    backends: dict[Any, Backend] | None = None,
 ) -> AttentionContext:
     """Prepare a forward pass: a backend, a mask and a rotation for each kind of layer.
 
@@ -405,22 +391,20 @@ def attention_context(
         elif x.is_cuda:  # another model may have activated other flash operators
             dropout = config.attention_dropout > 0
             use_flash(backends[key].name, x.device, query_size(config), dropout)
-        name, backend = backends[key]
-        if groups is not None:
-            backend = over_ranks(backend, name, groups)
+        backend = backends[key] if groups is None else over_ranks(backends[key], groups)
         mask = backend.prepare_mask(shown.without_first(first), window)
         views[kind] = KindView(backend, mask, _rotation(config, kind, positions, rotations), first)
     return AttentionContext(positions, views, cache, _temperature(config, positions))
 
 
-def over_ranks(backend: Backend, name: BackendName, groups: ContextGroups) -> Backend:
-    """Wrap a backend in context parallelism; a ring computes blocks with the kernels of `name`."""
+def over_ranks(backend: Backend, groups: ContextGroups) -> Backend:
+    """Wrap a backend in context parallelism; a ring computes blocks with its kernels."""
     # A single process does not use it.
     from setpoint.model.attention.over_ranks import Ring, Ulysses
 
     wrapped: Any = backend  # methods that are not compiled have lost their types
     if groups.ring is not None:
-        wrapped = Ring(name, groups.parts, groups.ring)
+        wrapped = Ring(backend.name, groups.parts, groups.ring)
     return wrapped if groups.ulysses is None else Ulysses(wrapped, groups.ulysses)
 
 
@@ -472,93 +456,143 @@ def _refuse_padding(positions: Tensor) -> None:
         )
 
 
-class Chosen(NamedTuple):
-    """A backend and its name."""
-
-    name: BackendName
-    backend: Backend
+# Rotary position embedding: positions enter attention as rotations of queries and keys.
 
 
-def choose_backend(
-    config: TransformerConfig,
-    device: torch.device,
-    dtype: torch.dtype = torch.float32,
-    *,
-    masked: bool = False,
-    cached: bool = False,
-    ring: bool = False,
-) -> Chosen:
-    """Construct the backend for some of a model's layers on a device.
+class Rotation(NamedTuple):
+    """Cosines and signed sines of the angles at some positions, ready to be applied.
 
     Arguments:
-        dtype: dtype of queries, keys and values.
-        masked, ring: see `candidates`.
-        cached: whether a cache is used. Masks then have few rows, and new lengths in each call, so
-            auto chooses as on a CPU.
+        cos: (..., S, 1, head_dim) fp32, each half of the last axis holds the same cosines.
+        sin: (..., S, 1, head_dim) fp32, the sines, negated in the first half.
     """
-    kind = "cpu" if cached else device.type
-    compute = "bf16" if dtype.itemsize == 2 else "fp32"
-    name = config.attention_backend
-    names = candidates(demands_of(config), name, kind, compute, masked=masked, ring=ring)
-    return available(names, device, demands_of(config))
+
+    cos: Tensor
+    sin: Tensor
 
 
-def available(names: tuple[BackendName, ...], device: torch.device, demands: Demands) -> Chosen:
-    """Construct the first backend that is installed and runs on a device.
+def rotation(
+    positions: Tensor, head_dim: int, base: float, scaling: RopeScaling | None = None
+) -> Rotation:
+    """Compute the rotation for explicit positions.
 
-    Raises:
-        SetpointError: no backend qualifies.
+    The angle of position p in plane i is p * base^(-2i / head_dim) (RoPE, Su et al., 2021). Angles
+    are computed in float64, because in float32 the product itself is off by 1e-3 radians at
+    position 16384. The result is neither cached nor kept in a buffer, so it is correct for any
+    slice of any sequence, on any device, after any change of the module's dtype, and after
+    construction on the meta device.
+
+    Arguments:
+        positions: (S,) or (B, S) integers; they need neither start at zero nor be consecutive.
+        base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
+        scaling: the rule that stretches the wavelengths; None: no scaling.
     """
-    name = _available(names, device, demands.head, demands.dropout)
-    return Chosen(name, make_backend(name))
+    radians, scale = frequencies(head_dim, base, scaling, positions.device)
+    angles = positions.to(torch.float64).unsqueeze(-1) * radians
+    cos, sin = angles.cos(), angles.sin()
+    if scale != 1.0:
+        cos, sin = cos * scale, sin * scale
+    cos, sin = cos.float(), sin.float()
+    return Rotation(
+        cos=torch.cat((cos, cos), dim=-1).unsqueeze(-2),
+        sin=torch.cat((-sin, sin), dim=-1).unsqueeze(-2),
+    )
 
 
-def _available(
-    names: tuple[BackendName, ...], device: torch.device, head: int, dropout: bool
-) -> BackendName:
-    """The first backend that runs; activates its FlashAttention version in PyTorch's operators."""
-    for name in names:
-        if unavailable_reason(name, device.type) is None:
-            if device.type == "cuda":
-                use_flash(name, device, head, dropout)
-            return name
-    reason = unavailable_reason(names[0], device.type)
-    raise SetpointError(f"model.attention_backend = {names[0]}: {reason}; use auto, sdpa or eager")
+def rotate(x: Tensor, by: Rotation) -> Tensor:
+    """Rotate queries or keys by the angles of their positions.
+
+    Plane i is spanned by components i and i + head_dim / 2 (the split-half layout), so the rotation
+    is two products and one exchange of halves over contiguous memory. If the rotation has fewer
+    dimensions than x, the other dimensions are unchanged.
+
+    Returns:
+        (B, S, heads, head_dim) in the dtype of x; lower precisions are rotated in fp32.
+    """
+    size = by.cos.shape[-1]
+    if size < x.shape[-1]:
+        return torch.cat((rotate(x[..., :size], by), x[..., size:]), dim=-1)
+    first, second = x.chunk(2, dim=-1)
+    return (x * by.cos + torch.cat((second, first), dim=-1) * by.sin).to(x.dtype)
 
 
-# `torch.compiler.assume_constant_result` without loading the compiler: installed packages do not
-# change, and looking them up would break graphs.
-_available._dynamo_marked_constant = True  # pyright: ignore[reportFunctionMemberAccess]
+class Frequencies(NamedTuple):
+    """The angles by which a head's planes turn from one position to the next.
+
+    Arguments:
+        radians: (head_dim / 2,) float64, per position.
+        scale: factor on queries and keys; 1 except for YaRN.
+    """
+
+    radians: Tensor
+    scale: float = 1.0
 
 
-def make_backend(name: BackendName) -> Backend:
-    """Construct a backend by its name."""
-    match name:
-        case "eager":
-            return Eager()
-        case "flex":
-            # Imports the compiler.
-            from setpoint.model.attention.flex import Flex
+def frequencies(
+    head_dim: int,
+    base: float,
+    scaling: RopeScaling | None = None,
+    device: torch.device | None = None,
+) -> Frequencies:
+    """Compute each plane's angle per position: base^(-2i / head_dim) (RoPE, Su et al., 2021).
 
-            return Flex()
-        case "varlen":
-            return Varlen()
-        case "flash_attention_2" | "flash_attention_3" | "flash_attention_4":
-            return Flash(int(name[-1]))
+    Arguments:
+        base: the longest wavelength is 2 * pi * base positions (in the limit of many planes).
+        scaling: the rule that slows planes down; None: no scaling.
+    """
+    plane = torch.arange(0, head_dim, 2, dtype=torch.float64, device=device)
+    radians = base ** (-plane / head_dim)
+    match scaling:
+        case LinearScaling():
+            # Equivalent to dividing positions (Position Interpolation, Chen et al., 2023).
+            return Frequencies(radians / scaling.factor)
+        case Llama3Scaling():
+            return Frequencies(llama3_scaling(radians, scaling))
+        case YarnScaling():
+            # Larger queries and keys make attention over longer sequences sharper.
+            scale = scaling.attention_factor
+            scale = 0.1 * math.log(scaling.factor) + 1.0 if scale is None else scale
+            return Frequencies(yarn_scaling(radians, scaling, head_dim, base), scale)
         case _:
-            return SDPA(name)
+            return Frequencies(radians)
 
 
-def unavailable_reason(name: BackendName, device: str) -> str | None:
-    """Reason why a backend does not run on a device type (package or hardware), or None."""
-    if LIMITS[name].gpu_only and device != "cuda":
-        return f"it needs a GPU, but the device is {device}"
-    version = int(name[-1]) if name.startswith("flash_attention_") else None
-    if version is not None and not has_package(version):
-        module, source = PACKAGES[version]
-        return f"the package of {module} is not installed ({source})"
-    if name == "varlen" and find_spec("torch.nn.attention.varlen") is None:
-        return f"PyTorch {torch.__version__} has no varlen_attn, which was added in 2.10"
-    if name == "flex" and device == "cuda" and find_spec("triton") is None:
-        return "its kernels are written in Triton, which is not installed (pip install triton)"
-    return None
+def llama3_scaling(radians: Tensor, scaling: Llama3Scaling) -> Tensor:
+    """Slow the planes that rarely turn over the original length (Llama 3.1, Meta, 2024).
+
+    A plane turns t = original_length / wavelength times. With k = (t - low) / (high - low), clamped
+    to 0 .. 1, it keeps the fraction k of its frequency, and the rest is divided by the factor:
+    f' = k f + (1 - k) f / factor, where low and high are the two frequency factors. If these are
+    equal, as in Llama 4, k is 0 below them, and 1 at or above them.
+    """
+    low, high = scaling.low_frequency_factor, scaling.high_frequency_factor
+    turns = scaling.original_length * radians / (2 * math.pi)
+    if low == high:
+        kept = (turns >= low).to(turns.dtype)
+    else:
+        kept = ((turns - low) / (high - low)).clamp(0, 1)
+    return kept * radians + (1 - kept) * radians / scaling.factor
+
+
+def yarn_scaling(radians: Tensor, scaling: YarnScaling, head_dim: int, base: float) -> Tensor:
+    """Slow the planes that rarely turn over the original length; the ramp is linear in the plane.
+
+    Plane i turns n times over the original length L at i(n) = head_dim * ln(L / (2 pi n)) / (2
+    ln(base)). Planes up to i(beta_fast) keep their frequency; from i(beta_slow) on, it is divided
+    by the factor; in between, the two are blended (YaRN, Peng et al., 2023, section 3.2).
+    """
+
+    def plane_of(turns: float) -> float:
+        length = scaling.original_length / (2 * math.pi * turns)
+        return head_dim * math.log(length) / (2 * math.log(base))
+
+    first, last = plane_of(scaling.beta_fast), plane_of(scaling.beta_slow)
+    if scaling.truncate:
+        first, last = math.floor(first), math.ceil(last)
+    # The published code cuts the ramp at head_dim - 1, though there are half as many planes.
+    first, last = max(first, 0), max(min(last, head_dim - 1), 0)
+    if first == last:
+        last += 0.001
+    plane = torch.arange(radians.shape[0], dtype=radians.dtype, device=radians.device)
+    stretched = ((plane - first) / (last - first)).clamp(0, 1)
+    return (1 - stretched) * radians + stretched * radians / scaling.factor

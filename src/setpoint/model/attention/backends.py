@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, replace
 from itertools import pairwise
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
@@ -16,6 +17,7 @@ from torch.nn import functional as F
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from setpoint.config import SetpointError
+from setpoint.model.attention.config import Backend as BackendName
 from setpoint.shapes.batch import Lengths
 
 
@@ -90,10 +92,8 @@ class RowLayout:
         )
 
 
-def visible(
-    layout: RowLayout, window: int | None, queries: slice | None = None, keys: slice = slice(None)
-) -> Tensor:
-    """The (1 or B, 1, queries, keys) attention mask: True where the query sees the key.
+def visibility(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
+    """The attention mask as a function of a row, a query's slot and a key's slot.
 
     The key must not be padding. It must be in the same document as the query, not after it, and
     less than `window` positions before it. Order is determined by slots, because positions restart
@@ -102,22 +102,44 @@ def visible(
 
     Arguments:
         window: number of visible positions, including the query's; None: unlimited.
+
+    Returns:
+        a function of integer tensors that broadcast; True where the query sees the key.
+    """
+    positions, documents = layout.positions, layout.documents
+
+    def lookup(x: Tensor, row: Tensor, slot: Tensor) -> Tensor:
+        return x[row if x.shape[0] > 1 else 0, slot]
+
+    def sees(row: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        mask = key <= query
+        if window is not None and positions is None:
+            mask = mask & (query - key < window)
+        if window is not None and positions is not None:
+            mask = mask & (lookup(positions, row, query) - lookup(positions, row, key) < window)
+        if documents is not None:
+            mask = mask & (lookup(documents, row, query) == lookup(documents, row, key))
+        if layout.padded and positions is not None:
+            mask = (mask & (lookup(positions, row, key) >= 0)) | (query == key)
+        return mask
+
+    return sees
+
+
+def visible(
+    layout: RowLayout, window: int | None, queries: slice | None = None, keys: slice = slice(None)
+) -> Tensor:
+    """The (1 or B, 1, queries, keys) attention mask; see `visibility`.
+
+    Arguments:
         queries, keys: slots for which to compute the mask; None: the slots of the queries.
     """
     if queries is None:
         queries = slice(layout.keys - layout.queries, None)
-    slots = torch.arange(layout.keys, device=layout.device)[None]
-    mask = slots[:, None, keys] <= slots[:, queries, None]
-    positions = slots if layout.positions is None else layout.positions
-    if window is not None:
-        mask = mask & (positions[:, queries, None] - positions[:, None, keys] < window)
-    if layout.documents is not None:
-        documents = layout.documents
-        mask = mask & (documents[:, queries, None] == documents[:, None, keys])
-    if layout.padded:
-        mask = mask & (positions >= 0)[:, None, keys]
-        mask = mask | (slots[:, None, keys] == slots[:, queries, None])
-    return mask[:, None]
+    slots = torch.arange(layout.keys, device=layout.device)
+    rows = torch.arange(layout.batch, device=layout.device)[:, None, None]
+    mask = visibility(layout, window)(rows, slots[queries, None], slots[keys])
+    return (mask if mask.dim() == 3 else mask[None])[:, None]
 
 
 class Scores(NamedTuple):
@@ -141,6 +163,8 @@ PLAIN = Scores()
 
 class Backend(ABC):
     """One way to compute softmax(scale * Q K^T) V (Vaswani et al., 2017) under a mask."""
+
+    name: BackendName
 
     @abstractmethod
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Any:
@@ -176,6 +200,8 @@ class Backend(ABC):
 class Eager(Backend):
     """Plain tensor operations with all S x L weights in memory; a reference for other backends."""
 
+    name: BackendName = "eager"
+
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Tensor:
         """(1 or B, 1, S, L) bool mask."""
         return visible(layout, window)
@@ -203,7 +229,7 @@ class Eager(Backend):
         return mixed.flatten(1, 2).transpose(1, 2)
 
 
-KERNELS = {
+KERNELS: Final[dict[BackendName, SDPBackend | None]] = {
     "sdpa": None,
     "sdpa_flash": SDPBackend.FLASH_ATTENTION,
     "sdpa_efficient": SDPBackend.EFFICIENT_ATTENTION,
@@ -242,7 +268,7 @@ class SDPA(Backend):
             inputs.
     """
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: BackendName) -> None:
         self.name = name
         self.kernel = KERNELS[name]
 

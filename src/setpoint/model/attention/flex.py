@@ -15,7 +15,15 @@ from torch.nn.attention.flex_attention import (
 )
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores, add_sinks
+from setpoint.model.attention.backends import (
+    PLAIN,
+    Backend,
+    RowLayout,
+    Scores,
+    add_sinks,
+    visibility,
+)
+from setpoint.model.attention.config import Backend as BackendName
 
 # Nothing is compiled before the first call.
 _compiled: Any = torch.compile(flex_attention)
@@ -26,13 +34,14 @@ _compiled_blocks: Any = torch.compile(create_block_mask)
 class Flex(Backend):
     """`torch.nn.attention.flex_attention`, compiled on a GPU (Dong et al., 2024)."""
 
+    name: BackendName = "flex"
+
     def prepare_mask(self, layout: RowLayout, window: int | None) -> BlockMask:
         """Make the block mask."""
         if layout.positions is None and layout.documents is None:
             return _plain_blocks(layout.queries, layout.keys, window, layout.device)
-        mask_mod = make_mask_mod(layout, window)
         rows = [x.shape[0] for x in (layout.positions, layout.documents) if x is not None]
-        return _blocks(mask_mod, max(rows), layout.queries, layout.keys, layout.device)
+        return _blocks(layout, window, max(rows))
 
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: BlockMask, scores: Scores = PLAIN
@@ -66,30 +75,6 @@ class Flex(Backend):
         return mixed.transpose(1, 2)
 
 
-def make_mask_mod(layout: RowLayout, window: int | None) -> Callable[..., Tensor]:
-    """`visible` as a function of indices."""
-    first = layout.keys - layout.queries
-    positions, documents, padded = layout.positions, layout.documents, layout.padded
-
-    def lookup(x: Tensor, row: Tensor, slot: Tensor) -> Tensor:
-        return x[row if x.shape[0] > 1 else 0, slot]
-
-    def mask_mod(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
-        query = query + first
-        mask = key <= query
-        if window is not None and positions is None:
-            mask = mask & (query - key < window)
-        if window is not None and positions is not None:
-            mask = mask & (lookup(positions, row, query) - lookup(positions, row, key) < window)
-        if documents is not None:
-            mask = mask & (lookup(documents, row, query) == lookup(documents, row, key))
-        if padded and positions is not None:
-            mask = (mask & (lookup(positions, row, key) >= 0)) | (query == key)
-        return mask
-
-    return mask_mod
-
-
 @cache
 def capping(soft_cap: float) -> Callable[..., Tensor]:
     """The function that caps scores; one per cap value, so that it is compiled only once."""
@@ -106,14 +91,18 @@ def _plain_blocks(queries: int, keys: int, window: int | None, device: torch.dev
     layout = RowLayout(queries=queries, keys=keys, batch=1, device=device)
     # Tensors of inference mode could not take part in training later.
     with torch.inference_mode(False):
-        return _blocks(make_mask_mod(layout, window), 1, queries, keys, device)
+        return _blocks(layout, window, 1)
 
 
-def _blocks(
-    mask_mod: Callable[..., Tensor], rows: int, queries: int, keys: int, device: torch.device
-) -> BlockMask:
-    make: Any = _compiled_blocks if device.type == "cuda" else create_block_mask
-    return make(mask_mod, rows if rows > 1 else None, None, queries, keys, device=device)
+def _blocks(layout: RowLayout, window: int | None, rows: int) -> BlockMask:
+    sees, first = visibility(layout, window), layout.keys - layout.queries
+
+    def mask_mod(row: Tensor, head: Tensor, query: Tensor, key: Tensor) -> Tensor:
+        return sees(row, query + first, key)
+
+    make: Any = _compiled_blocks if layout.device.type == "cuda" else create_block_mask
+    sizes = (layout.queries, layout.keys)
+    return make(mask_mod, rows if rows > 1 else None, None, *sizes, device=layout.device)
 
 
 def _interpreted(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Any:

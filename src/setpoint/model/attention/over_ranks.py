@@ -74,7 +74,7 @@ class Ring(Backend):
     """Ring attention."""
 
     def __init__(self, kernel: BackendName, parts: SequenceParts, group: ProcessGroup) -> None:
-        self.kernel: BackendName = kernel
+        self.name: BackendName = kernel
         self.parts, self.group = parts, group
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Plan:
@@ -88,9 +88,9 @@ class Ring(Backend):
             layout = replace(layout, lengths=row_lengths)
         if not layout.is_masked(window):
             return causal_plan(self.parts, layout.keys)
-        if LIMITS[self.kernel].masks == "lengths" and layout.lengths is not None:
+        if LIMITS[self.name].masks == "lengths" and layout.lengths is not None:
             return sequence_plan(self.parts, layout, window)
-        if self.kernel == "sdpa_flash" and layout.device.type == "cuda":
+        if self.name == "sdpa_flash" and layout.device.type == "cuda":
             raise SetpointError(
                 "model.attention_backend = sdpa_flash does not support masks on a GPU, which "
                 "windows, documents and padding need; use sdpa or sdpa_efficient"
@@ -105,7 +105,7 @@ class Ring(Backend):
         """Attend from this rank's queries to the keys of all ranks."""
         assert not scores.dropout and scores.sinks is None, "the configuration is refused otherwise"
         scale = usual_scale(query) if scores.scale is None else scores.scale
-        block_scores = BlockScores(scale, scores.soft_cap, self.kernel)
+        block_scores = BlockScores(scale, scores.soft_cap, self.name)
         heads = (x.transpose(1, 2).contiguous() for x in (query, key, value))
         mixed: Any = _RingAttention.apply(*heads, mask, block_scores, self.group)
         return mixed.transpose(1, 2)
@@ -368,7 +368,7 @@ class Ulysses(Backend):
     """Ulysses around an inner backend, which computes some heads of whole sequences."""
 
     def __init__(self, inner: Backend, group: ProcessGroup) -> None:
-        self.inner, self.group = inner, group
+        self.name, self.inner, self.group = inner.name, inner, group
 
     def prepare_mask(self, layout: RowLayout, window: int | None) -> Any:
         """Prepare the mask of the inner backend, for whole sequences."""
@@ -408,24 +408,8 @@ class Ulysses(Backend):
         return received.permute(1, 2, 0, 3, 4).flatten(2, 3)
 
 
-class _AllToAll(torch.autograd.Function):
-    """Differentiable all-to-all that sends row n of (ranks, N) to rank n."""
-
-    @staticmethod
-    def forward(ctx: Any, rows: Tensor, group: ProcessGroup) -> Tensor:
-        ctx.group = group
-        received = torch.empty_like(rows)
-        distributed.all_to_all_single(received, rows, group=group)
-        return received
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        received = torch.empty_like(grad, memory_format=torch.contiguous_format)
-        distributed.all_to_all_single(received, grad.contiguous(), group=ctx.group)
-        return received, None
-
-
 def _all_to_all(rows: Tensor, group: ProcessGroup) -> Tensor:
-    received: Any = _AllToAll.apply(rows.contiguous(), group)
-    return received
+    """Send row n of (ranks, N) to rank n, differentiably."""
+    from torch.distributed._functional_collectives import all_to_all_single_autograd
+
+    return all_to_all_single_autograd(rows.contiguous(), None, None, group)

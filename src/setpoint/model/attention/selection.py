@@ -218,8 +218,13 @@ def placement_problems(
     demands = demands_of(config)
     reason = device_problem(demands, config.attention_backend, device, compute, training=training)
     if reason is not None:
-        valid = ("auto", *supporting(config, EVERYWHERE))
-        yield Problem("model.attention_backend", reason, valid=valid, also=("parallel.device",))
+        yield backend_problem(config, reason, "parallel.device")
+
+
+def backend_problem(config: TransformerConfig, reason: str, *also: str) -> Problem:
+    """The problem of a backend that cannot be used; valid are those that run everywhere."""
+    valid = ("auto", *supporting(config, EVERYWHERE))
+    return Problem("model.attention_backend", reason, valid=valid, also=also)
 
 
 def device_problem(
@@ -245,12 +250,8 @@ def determinism_problems(config: TransformerConfig) -> Iterator[Problem]:
     """
     name = config.attention_backend
     if name != "auto" and not LIMITS[name].deterministic:
-        yield Problem(
-            "model.attention_backend",
-            "cuDNN's attention is not deterministic, so PyTorch rejects it",
-            valid=("auto", *supporting(config, EVERYWHERE)),
-            also=("deterministic",),
-        )
+        reason = "cuDNN's attention is not deterministic, so PyTorch rejects it"
+        yield backend_problem(config, reason, "deterministic")
 
 
 def supporting(config: TransformerConfig, among: tuple[Backend, ...] = BACKENDS) -> list[Backend]:

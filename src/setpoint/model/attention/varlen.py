@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import inspect
-from functools import cache
 from importlib import import_module
-from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.torch_version import TorchVersion
 
 from setpoint.config import SetpointError
 from setpoint.model.attention.backends import PLAIN, Backend, RowLayout, Scores
 from setpoint.model.attention.config import Backend as BackendName
-from setpoint.model.attention.selection import LIMITS
+from setpoint.shapes.batch import Lengths
 
 PACKAGES: Final = {
     2: ("flash_attn", "pip install flash-attn"),
@@ -24,16 +22,14 @@ PACKAGES: Final = {
     4: ("flash_attn.cute", "pip install flash-attn-4"),
 }
 """Modules of FlashAttention by version, with how to install them."""
-
 FLASH: Final[dict[int, BackendName]] = {
     2: "flash_attention_2",
     3: "flash_attention_3",
     4: "flash_attention_4",
 }
+
 # Before 2.12, grouped queries needed no argument.
 ASKS_FOR_GROUPS: Final = TorchVersion(torch.__version__) >= "2.12"
-GENERATIONS: Final = {9: 3, 10: 4}
-"""Version of FlashAttention by major compute capability."""
 
 
 class Packed(NamedTuple):
@@ -44,7 +40,6 @@ class Packed(NamedTuple):
         longest_query, longest_key: upper bounds on the lengths, rounded to powers of two, so that
             compiled code and kernel grids have few variants.
         window: tokens visible to the left and right of a query; -1: all.
-        queries, keys: (T,) int64 positions in the flattened batch that are not padding; None: all.
     """
 
     query_starts: Tensor
@@ -52,16 +47,14 @@ class Packed(NamedTuple):
     longest_query: int
     longest_key: int
     window: tuple[int, int]
-    queries: Tensor | None = None
-    keys: Tensor | None = None
 
 
 def find_sequences(layout: RowLayout, window: int | None) -> Packed:
     """Find the sequences of a batch: rows, or their documents.
 
-    With lengths from the loader, nothing is read from the device, and padding is a separate
-    sequence, which is cheaper than removing it. Without lengths, positions and documents are copied
-    to the host once.
+    With lengths from the loader, nothing is read from the device; without them, positions and
+    documents are copied to the host once. Padding is a separate sequence, which is cheaper than
+    removing it.
 
     Arguments:
         window: number of positions that a query sees, including its own; None: all before it.
@@ -79,57 +72,44 @@ def find_sequences(layout: RowLayout, window: int | None) -> Packed:
         rows = torch.arange(layout.batch + 1, dtype=torch.int32, device=layout.device)
         queries, keys = layout.queries, layout.keys
         return Packed(rows * queries, rows * keys, queries, keys, sides)
-    return _find_on_host(layout, window)._replace(window=sides)
+    lengths = _lengths_on_host(layout, window)
+    # The queries are the last slots of each row.
+    rows, slots = np.divmod(lengths.starts, layout.keys)
+    queries = rows * layout.queries + np.maximum(slots - (layout.keys - layout.queries), 0)
+    of_queries = Lengths.of(queries).to(layout.device)
+    of_keys = lengths.to(layout.device)
+    longest = round_up(of_queries.longest, layout.keys), round_up(of_keys.longest, layout.keys)
+    return Packed(of_queries.cumulative, of_keys.cumulative, *longest, sides)
 
 
-def _find_on_host(layout: RowLayout, window: int | None) -> Packed:
-    """Find the sequences from positions and documents, in one transfer to the host."""
+def _lengths_on_host(layout: RowLayout, window: int | None) -> Lengths:
+    """Find the documents of all keys from their numbers and positions."""
     shape = (layout.batch, layout.keys)
-    numbers = torch.arange(layout.keys, device=layout.device)[None]
-    given = [numbers if x is None else x for x in (layout.positions, layout.documents)]
+    slots = torch.arange(layout.keys, device=layout.device)[None]
+    given = [slots if x is None else x for x in (layout.positions, layout.documents)]
     positions, documents = (
         torch.stack([x.expand(shape).to(torch.int64) for x in given]).cpu().numpy()
     )
     if layout.documents is None:
         documents = np.zeros(shape, np.int64)
     counts = positions >= 0 if layout.padded else np.ones(shape, np.bool_)
-    keys = np.flatnonzero(counts)
-    rows, slots = np.divmod(keys, layout.keys)
-    positions, documents = positions.ravel()[keys], documents.ravel()[keys]
-    begins = np.ones(len(keys), np.bool_)
-    begins[1:] = (rows[1:] != rows[:-1]) | (documents[1:] != documents[:-1])
-    pieces = int(begins.sum())
-    count = len(np.unique(np.stack((rows, documents)), axis=1).T)
-    if count != pieces:
+    lengths = Lengths.of_runs(np.where(counts, documents, -1))
+    begins = lengths.starts[:-1][counts.flat[lengths.starts[:-1]]]
+    pieces = np.stack((begins // layout.keys, documents.flat[begins]))
+    count = np.unique(pieces, axis=1).shape[1]
+    if count != len(begins):
         raise SetpointError(
             f"model.attention_backend: the flash kernels need the tokens of each document to be "
-            f"contiguous, but {count} documents are in {pieces} pieces; use sdpa or flex"
+            f"contiguous, but {count} documents are in {len(begins)} pieces; use sdpa or flex"
         )
-    if window is not None and (~begins[1:] & (positions[1:] != positions[:-1] + 1)).any():
+    gaps = counts & (np.diff(positions, prepend=0) != 1)
+    gaps.flat[lengths.starts[:-1]] = False
+    if window is not None and gaps.any():
         raise SetpointError(
             f"model.attention_backend: the flash kernels count a window of {window} in tokens, so "
             f"positions must be consecutive; use sdpa or flex"
         )
-    # The queries are the last slots of each row.
-    slots = slots - (layout.keys - layout.queries)
-    is_query = slots >= 0
-    sequence = np.cumsum(begins) - 1
-    lengths = [np.bincount(x, minlength=pieces) for x in (sequence[is_query], sequence)]
-    starts = [np.append(0, np.cumsum(x)).astype(np.int32) for x in lengths]
-
-    def to_device(array: Any) -> Tensor:
-        return torch.from_numpy(array).to(layout.device, non_blocking=True)
-
-    query_longest, key_longest = (round_up(int(x.max()), layout.keys) for x in lengths)
-    return Packed(
-        to_device(starts[0]),
-        to_device(starts[1]),
-        query_longest,
-        key_longest,
-        window=(-1, 0),
-        queries=to_device((rows * layout.queries + slots)[is_query]) if layout.padded else None,
-        keys=to_device(keys) if layout.padded else None,
-    )
+    return lengths
 
 
 def round_up(longest: int, most: int) -> int:
@@ -139,6 +119,8 @@ def round_up(longest: int, most: int) -> int:
 
 class Varlen(Backend):
     """`torch.nn.attention.varlen.varlen_attn`, on a GPU in bf16 or fp16."""
+
+    name: BackendName = "varlen"
 
     def __init__(self, function: Any = None, asks_for_groups: bool = ASKS_FOR_GROUPS) -> None:
         if function is None:
@@ -153,14 +135,10 @@ class Varlen(Backend):
     def attend(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores = PLAIN
     ) -> Tensor:
-        """Run the kernel on all tokens except padding."""
+        """Run the kernel on the positions of all rows, one after the other."""
         shape = query.shape[:2]
         query, key, value = (x.flatten(0, 1) for x in (query, key, value))
-        if mask.queries is None or mask.keys is None:
-            return self.call(query, key, value, mask, scores).unflatten(0, shape)
-        mixed = self.call(query[mask.queries], key[mask.keys], value[mask.keys], mask, scores)
-        padded = mixed.new_zeros(query.shape[0], *mixed.shape[1:])
-        return padded.index_copy(0, mask.queries, mixed).unflatten(0, shape)
+        return self.call(query, key, value, mask, scores).unflatten(0, shape)
 
     def call(
         self, query: Tensor, key: Tensor, value: Tensor, mask: Packed, scores: Scores
@@ -179,7 +157,7 @@ class Flash(Varlen):
     """FlashAttention 2, 3 or 4 (Dao et al., 2023 to 2026) from its own package, in bf16 or fp16."""
 
     def __init__(self, version: int, function: Any = None) -> None:
-        self.version = version
+        self.version, self.name = version, FLASH[version]
         self.function = function or import_module(PACKAGES[version][0]).flash_attn_varlen_func
         self.parameters = inspect.signature(self.function).parameters
 
@@ -213,39 +191,3 @@ class Flash(Varlen):
         )
         # Some versions return the log-sum-exp as well.
         return result[0] if isinstance(result, tuple) else result
-
-
-def use_flash(name: str, device: torch.device, head: int, dropout: bool) -> None:
-    """Activate the fastest version of FlashAttention in PyTorch's flash operators.
-
-    PyTorch registers versions 3 and 4, each for a generation of GPUs; its own kernels are version
-    2. A backend with a version in its name, as for rings, gets that version.
-    """
-    registered = getattr(nn.attention, "list_flash_attention_impls", list)()
-    version = int(name[-1]) if name.startswith("flash_attention_") else None
-    if version is None:
-        version = 2 if dropout else _fastest_flash(device, head)
-    implementation = f"FA{version}" if f"FA{version}" in registered else None
-    attention: Any = nn.attention
-    if not registered or attention.current_flash_attention_impl() == implementation:
-        return
-    if implementation is None:
-        attention.restore_flash_attention_impl()
-    else:
-        attention.activate_flash_attention_impl(implementation)
-
-
-@cache
-def _fastest_flash(device: torch.device, head: int) -> int:
-    version = GENERATIONS.get(torch.cuda.get_device_capability(device)[0], 2)
-    largest = LIMITS[FLASH[version]].largest_head
-    assert largest is not None
-    fits = head <= largest and head % LIMITS[FLASH[version]].head_multiple == 0
-    return version if fits and has_package(version) else 2
-
-
-def has_package(version: int) -> bool:
-    """True if the package of a version of FlashAttention is installed."""
-    module = PACKAGES[version][0]
-    parent = module.partition(".")[0]
-    return find_spec(parent) is not None and (parent == module or find_spec(module) is not None)

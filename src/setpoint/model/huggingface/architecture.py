@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from setpoint.config import ConfigError, Problem, SetpointError, did_you_mean, is_mapping, nearest
 from setpoint.config.resolving.checks import describe_value
-from setpoint.model.divisors import nearest_divisors, nearest_multiples
+from setpoint.config.words.names import nearest_divisors, nearest_multiples
 from setpoint.model.pretrained.config_json import problems_of, vocabulary_in
 from setpoint.model.pretrained.locate import locate, locate_here, read_keys
 from setpoint.model.pretrained.tensor_files import KEY

@@ -18,9 +18,9 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import SetpointError
-from setpoint.model.attention.attention import available, over_ranks
+from setpoint.model.attention.attention import over_ranks
 from setpoint.model.attention.backends import Backend, Eager, RowLayout, Scores, SdpaMask, visible
-from setpoint.model.attention.config import Backend as BackendName
+from setpoint.model.attention.choose_backend import first_available
 from setpoint.model.attention.selection import Demands, candidates, unsupported
 from setpoint.model.block_modules import cast_once
 
@@ -80,7 +80,6 @@ def attending(inputs: AttentionInputs) -> Iterator[None]:
 class PreparedBackend(NamedTuple):
     """A backend with its prepared mask."""
 
-    name: BackendName
     backend: Backend
     mask: Any
 
@@ -113,11 +112,9 @@ class AttentionMask:
         device, groups = self.layout.device, self.groups
         if self.dense is not None:
             names = candidates(demands)
-            name, backend = available(names, device, demands)
+            backend = first_available(names, device, demands)
             is_eager = isinstance(backend, Eager)
-            return PreparedBackend(
-                name, backend, self.dense if is_eager else SdpaMask(False, self.dense)
-            )
+            return PreparedBackend(backend, self.dense if is_eager else SdpaMask(False, self.dense))
         ring = groups is not None and groups.ring is not None
         if ring and demands.sinks:
             raise SetpointError(
@@ -134,10 +131,10 @@ class AttentionMask:
                 f"model.attention_backend = {NAME}: no backend computes attention with {demands}\n"
                 f"Valid: auto, eager"
             )
-        name, backend = available(names, device, demands)
+        backend = first_available(names, device, demands)
         if groups is not None:
-            backend = over_ranks(backend, name, groups)
-        return PreparedBackend(name, backend, backend.prepare_mask(self.layout, self.window))
+            backend = over_ranks(backend, groups)
+        return PreparedBackend(backend, backend.prepare_mask(self.layout, self.window))
 
     def attend(self, query: Tensor, key: Tensor, value: Tensor, scores: Scores) -> Tensor:
         """Compute the attention of a layer; see `Backend.attend`."""
@@ -150,7 +147,7 @@ class AttentionMask:
             scores.sinks is not None,
         )
         prepared = self.prepared
-        if any(unsupported(demands, prepared.name)):
+        if any(unsupported(demands, prepared.backend.name)):
             prepared = self.prepare(demands, query.dtype)
         return prepared.backend.attend(query, key, value, prepared.mask, scores)
 

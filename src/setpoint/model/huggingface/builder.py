@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from setpoint.config import Problem, SetpointError
+from setpoint.model.build import count_parameters, evaluating
 from setpoint.model.huggingface.architecture import (
     Unfit,
     architecture,
@@ -23,7 +24,6 @@ from setpoint.model.huggingface.architecture import (
 )
 from setpoint.model.huggingface.attention_interface import NAME, register
 from setpoint.model.huggingface.language_model import HuggingFaceModel
-from setpoint.model.layers import count_parameters, evaluating
 from setpoint.model.pretrained.config_json import problems_of, vocabulary_of
 from setpoint.model.pretrained.fill import FileTensor, TensorReader, coded_of, read_rows
 from setpoint.model.pretrained.locate import CONFIG, locate_here

@@ -13,6 +13,7 @@ from torch.nn import functional
 
 from setpoint.config import Problem, RunError, SetpointError
 from setpoint.model.attention.backends import RowLayout
+from setpoint.model.build import evaluating, layers_of
 from setpoint.model.huggingface import model_parallel
 from setpoint.model.huggingface.architecture import Unfit
 from setpoint.model.huggingface.attention_interface import (
@@ -26,7 +27,6 @@ from setpoint.model.huggingface.attention_interface import (
     unpack_rows,
 )
 from setpoint.model.huggingface.model_parallel import decoder_of
-from setpoint.model.layers import evaluating, layers_of
 from setpoint.model.pretrained.fill import mean_row
 from setpoint.model.transformer import Head, Output
 from setpoint.shapes.outcome import Outcome, Projection, VocabularyPart, weight_in_use

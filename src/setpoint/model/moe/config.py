@@ -7,7 +7,7 @@ from math import inf
 from typing import Any, Literal
 
 from setpoint.config import RUNTIME, Caution, Config, Problem, dead, derive, derived, field, rule
-from setpoint.model.divisors import nearest_divisors
+from setpoint.config.words.names import nearest_divisors
 
 ROUTER_WITHOUT_GRADIENT = "router-without-gradient"
 CAUTIONS = {ROUTER_WITHOUT_GRADIENT: "the model's loss has no gradient for the routers"}

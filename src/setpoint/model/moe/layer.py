@@ -1,4 +1,4 @@
-"""Mixture-of-experts layer, its routers and their losses, and updates of router biases.
+"""Transformers with mixtures of experts: layers, routers, their losses, updates of router biases.
 
 With T tokens that count, E experts and k choices per token: f_i is the fraction of the T k choices
 that go to expert i, without gradient, and P_i its mean score, where the scores of a token sum to
@@ -19,21 +19,105 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
+from setpoint.config import SetpointError
 from setpoint.config.draft.config import owner_of
+from setpoint.model.attention.attention import AttentionContext
 from setpoint.model.block_modules import FeedForward
 from setpoint.model.initialize import ConstantInit, Initializer, NormalInit
 from setpoint.model.moe.dispatch import TokenDispatcher, run_locally
 from setpoint.model.moe.experts import PackedExperts, UnpackedExperts, assign, load_factors
-from setpoint.shapes.outcome import Routing
+from setpoint.model.transformer import Block, Transformer, normalized
+from setpoint.shapes.outcome import Outcome, Routing
+from setpoint.shapes.protocols import ExpertPart
 
 if TYPE_CHECKING:
     from torch.distributed import ProcessGroup
 
+    from setpoint.model.attention.key_value_cache import KeyValueCache
     from setpoint.model.config import TransformerConfig
     from setpoint.model.moe import config as configs
+    from setpoint.model.transformer import Head
+    from setpoint.shapes.batch import ContextGroups, Lengths
 
 # Keeps the sum of weights from being zero; below the resolution of any other sum.
 TINY = 1e-20
+
+
+class MoETransformer(Transformer):
+    """A transformer in which some layers, or all, have experts."""
+
+    def build_block(self, layer: int) -> Block:
+        moe = self.config.moe
+        assert moe is not None
+        if not moe.has_experts(layer):
+            return super().build_block(layer)
+        return MoEBlock(self.config, layer, MoELayer(self.config, layer))
+
+    def forward(
+        self,
+        tokens: Tensor,
+        positions: Tensor | None = None,
+        *,
+        documents: Tensor | None = None,
+        lengths: Lengths | None = None,
+        cache: KeyValueCache | None = None,
+        head: Head | None = None,
+    ) -> Tensor | Outcome:
+        """See `Transformer.forward`; in training, the outcome includes the routing of tokens."""
+        x, context = self.embed(tokens, positions, documents, lengths, cache)
+        routings: dict[int, LayerRouting] = {}
+        for name, layer in self.layers.items():
+            x = layer(x, context)
+            if isinstance(x, tuple):  # of a layer with experts
+                x, routing = x
+                if routing is not None:
+                    routings[int(name)] = routing
+        result = self.project(x, head)
+        if head is None:
+            return result
+        if not self.training:
+            return Outcome(result)
+        return Outcome(result, *combine(self.config, routings, x.device))
+
+    def use_context(self, groups: ContextGroups) -> None:
+        super().use_context(groups)
+        for layer in self._expert_layers():
+            layer.context_group = groups.whole
+
+    def use_experts(self, exchange: TokenDispatcher) -> list[ExpertPart]:
+        """Dispatch tokens to experts on other ranks; see `setpoint.shapes.protocols.HasExperts`.
+
+        Raises:
+            SetpointError: each expert is a separate module.
+        """
+        parts: list[ExpertPart] = []
+        for layer in self._expert_layers():
+            if not isinstance(layer.experts, PackedExperts):
+                raise SetpointError(
+                    "parallel.expert divides packed experts only\nValid: 1, or "
+                    "model.moe.packed = true"
+                )
+            layer.dispatcher = exchange
+            parts.append(ExpertPart(layer.experts, layer.experts.widths()))
+        return parts
+
+    def _expert_layers(self) -> list[MoELayer]:
+        return [module for module in self.modules() if isinstance(module, MoELayer)]
+
+
+class MoEBlock(Block):
+    """A block with experts in place of the feed-forward network."""
+
+    def forward(self, x: Tensor, context: AttentionContext) -> tuple[Tensor, LayerRouting | None]:
+        """Apply the layer.
+
+        Returns:
+            (B, S, dim) residual stream and, in training, the routing of the tokens.
+        """
+        x = self.attend(x, context)
+        inputs = normalized(x, self.feed_forward_norm)
+        update, routing = self.feed_forward(inputs, context.positions)
+        return self.add(x, update, self.feed_forward_output_norm), routing
 
 
 class RouterOutput(NamedTuple):
@@ -423,21 +507,17 @@ def combine(
     """
     moe = config.moe
     assert moe is not None
-    layers_with_experts = moe.layers_with_experts(config.layers)
-    if len(layers) < layers_with_experts:  # a stage
-        counts = torch.zeros(layers_with_experts, moe.experts, dtype=torch.int64, device=device)
-        dropped = torch.zeros(layers_with_experts, dtype=torch.int64, device=device)
-        if not layers:
-            return None, Routing(counts, dropped, *torch.zeros(3, device=device))
-        for layer, report in layers.items():
-            row = moe.layers_with_experts(layer)
-            counts[row], dropped[row] = report.counts, report.dropped
-    else:
-        counts = torch.stack([report.counts for report in layers.values()])
-        dropped = torch.stack([report.dropped for report in layers.values()])
-    balance = torch.stack([report.balance for report in layers.values()]).sum()
-    sequence_balance = torch.stack([report.sequence_balance for report in layers.values()]).sum()
-    z = torch.stack([report.z for report in layers.values()]).sum()
+    rows = moe.layers_with_experts(config.layers)
+    counts = torch.zeros(rows, moe.experts, dtype=torch.int64, device=device)
+    dropped = torch.zeros(rows, dtype=torch.int64, device=device)
+    if not layers:
+        return None, Routing(counts, dropped, *torch.zeros(3, device=device))
+    for layer, report in layers.items():
+        row = moe.layers_with_experts(layer)
+        counts[row], dropped[row] = report.counts, report.dropped
+    balance, sequence_balance, z = (
+        torch.stack([report[term] for report in layers.values()]).sum() for term in (2, 3, 4)
+    )
     weighted = [
         term * weight
         for term, weight in (

@@ -23,10 +23,9 @@ from setpoint.data.order import Sampler, merged_state
 from setpoint.data.rows import DocumentRows, Sequences, cut_rows
 from setpoint.data.stream import Stream
 from setpoint.data.tokenizer import Tokenizer
-from setpoint.model.build import materialize, move_buffers, skeleton
+from setpoint.model.build import count_parameters, layers_of, materialize, move_buffers, skeleton
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.initialize import Initializable, initialize
-from setpoint.model.layers import count_parameters, layers_of
 from setpoint.model.parameters import stage_sizes
 from setpoint.model.pretrained.locate import DESCRIPTION, read_keys
 from setpoint.optim.optimizer import build_optimizer
@@ -478,7 +477,7 @@ def build_model_parts(
         from setpoint.precision.float8 import require_parts_fit
 
         require_parts_fit(job.precision.float8, model, job.parallel.degrees["tensor"])
-    freeze(job.optimizer, model, components.all_trained)
+    freeze(job.optimizer, model)
     full = store_in(job.precision, model, _shards(job, model, stages))
     if offload:
         move_buffers(model, device)

@@ -18,14 +18,7 @@ from setpoint.optim.config import (
     ScheduleFreeAdamWConfig,
     SGDConfig,
 )
-from setpoint.optim.grouping import (
-    GroupRow,
-    frozen_problems,
-    gather,
-    group_rows,
-    in_words,
-    is_frozen,
-)
+from setpoint.optim.grouping import gather, is_frozen
 from setpoint.shapes.parameter import Parameter
 
 if TYPE_CHECKING:
@@ -33,7 +26,7 @@ if TYPE_CHECKING:
 
     from setpoint.adapter.targets import AdapterReport, Described
     from setpoint.optim.config import OptimizerConfig
-    from setpoint.optim.grouping import Groups
+    from setpoint.optim.grouping import Gathered, Groups
     from setpoint.train.config import Job
 
 WIDTHS = {"fp32": 4, "bf16": 2, "fp16": 2}
@@ -185,7 +178,7 @@ def trained_parameters(
     Raises:
         SetpointError: the model sets learning rates for parameters that do not exist.
     """
-    from setpoint.model.layers import inputs_first, packed_experts, parameter_kinds
+    from setpoint.model.build import inputs_first, packed_experts, parameter_kinds
     from setpoint.optim.grouping import multipliers_of
 
     kinds, rates, turned = parameter_kinds(model), multipliers_of(model), inputs_first(model)
@@ -206,24 +199,11 @@ def trained_parameters(
     ]
 
 
-def freeze(
-    config: OptimizerConfig, model: nn.Module, all_trained: Sequence[Parameter] | None = None
-) -> None:
+def freeze(config: OptimizerConfig, model: nn.Module) -> None:
     """Freeze the parameters whose names match patterns of `optimizer.frozen`.
 
     Tied parameters count as one, under its first name.
-
-    Arguments:
-        all_trained: all parameters of the whole model, if this is only a part; None: this is the
-            whole model.
-
-    Raises:
-        SetpointError: a pattern matches nothing, or all are frozen.
     """
-    if not config.frozen and not config.frozen_spans:
-        return
-    for problem in frozen_problems(config, all_trained or trained_parameters(model)):
-        raise SetpointError(in_words(config, problem))
     for name, parameter in model.named_parameters():
         if is_frozen(config, name):
             parameter.requires_grad_(False)
@@ -247,7 +227,7 @@ def groups_of(
         some of which may be empty.
 
     Raises:
-        SetpointError: nothing is trainable, a pattern matches nothing, or an option is invalid.
+        SetpointError: nothing is trainable.
     """
     from setpoint.optim.grouping import parameter_groups
 
@@ -262,17 +242,17 @@ def groups_of(
     return groups
 
 
-def rows_of(
+def gathered(
     config: OptimizerConfig, model: nn.Module, all_trained: Sequence[Parameter] | None = None
-) -> list[GroupRow]:
-    """List the parameters of each group.
+) -> list[Gathered]:
+    """The groups of a model's parameters, with their settings.
 
     Arguments:
         all_trained: all parameters of the whole model, if this is only a part; None: this is the
             whole model.
     """
     parameters = all_trained and _unfrozen(config, all_trained)
-    return group_rows(gather(config, parameters or trained_parameters(model)), config.lr)
+    return gather(config, parameters or trained_parameters(model))
 
 
 def _unfrozen(config: OptimizerConfig, all_trained: Sequence[Parameter]) -> list[Parameter]:

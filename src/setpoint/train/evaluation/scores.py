@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from setpoint.config import plural
-from setpoint.model.layers import evaluating
+from setpoint.model.build import evaluating
 from setpoint.precision.mixed_precision import compute_in
 from setpoint.shapes.batch import Batch
 from setpoint.shapes.placed import Named, put

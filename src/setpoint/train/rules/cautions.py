@@ -11,7 +11,7 @@ from setpoint.config import Caution, SetpointError, plural, rule
 from setpoint.data.config import HuggingFace
 from setpoint.model.config import ModelConfig, TransformerConfig
 from setpoint.optim.config import ImportedOptimizer, LionConfig, MuonConfig, ScheduleFreeAdamWConfig
-from setpoint.optim.schedule.config import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
+from setpoint.optim.schedule import Decaying, InverseSqrt, Piecewise, Plateau, Spanning
 from setpoint.train.config import limits_of
 from setpoint.units import Duration, Length
 

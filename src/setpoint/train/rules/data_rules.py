@@ -18,6 +18,7 @@ from setpoint.config import (
     plural,
     rule,
 )
+from setpoint.config.words.names import nearest_divisors, nearest_multiples
 from setpoint.data.config import PHASE_UNITS, HuggingFace, TokenIds
 from setpoint.data.sources.config import (
     Conversations,
@@ -29,7 +30,6 @@ from setpoint.data.sources.config import (
 )
 from setpoint.loss.config import tokens_named
 from setpoint.model.config import TransformerConfig
-from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.train.batch_ramp import MOST_STAGES
 from setpoint.train.config import batch_equation, steps_before
 from setpoint.train.rules.model_rules import known_vocabulary, tokenizer_needs

@@ -167,10 +167,11 @@ def backend_problems(job: Job) -> Iterator[Problem]:
 @rule(needs="torch", when=lambda job: names_attention_backend(job.model))
 def device_problems(job: Job) -> Iterator[Problem]:
     """Attention backends that do not run on the device."""
-    from setpoint.model.attention import probe  # which needs torch
+    from setpoint.model.attention import choose_backend  # which needs torch
 
+    assert isinstance(job.model, TransformerConfig)
     device, compute = job.parallel.device, job.precision.compute
-    yield from probe.device_problems(job.model, device, compute, training=True)
+    yield from choose_backend.device_problems(job.model, device, compute, training=True)
 
 
 def dense_on_gpu(job: Job) -> Dense | None:
@@ -525,19 +526,19 @@ def workspace_problems(job: Job) -> Iterator[Problem]:
         )
 
 
-@rule(when=lambda job: job.optimizer.has_patterns and job.model.parameters_known)
+@rule(when=lambda job: job.optimizer.depends_on_parameters and job.model.parameters_known)
 def pattern_problems(job: Job) -> Iterator[Problem]:
-    """Optimizer patterns that match no parameter of a transformer."""
+    """Optimizer settings that apply to no parameter of a transformer."""
     if _can_be_searched(job):
         yield from _unmatched(job, vocabulary=1)
 
 
 @rule(
     needs=("import", "torch"),
-    when=lambda job: job.optimizer.has_patterns and not job.model.parameters_known,
+    when=lambda job: job.optimizer.depends_on_parameters and not job.model.parameters_known,
 )
 def built_pattern_problems(job: Job) -> Iterator[Problem]:
-    """Optimizer patterns that match no parameter of the built model."""
+    """Optimizer settings that apply to no parameter of the built model."""
     try:
         yield from _unmatched(job, known_vocabulary(job.tokenizer) or 1)
     except SetpointError as error:

@@ -17,8 +17,8 @@ from setpoint.config import (
     resolve,
     rule,
 )
+from setpoint.config.words.names import nearest_divisors, nearest_multiples
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
-from setpoint.model.divisors import nearest_divisors, nearest_multiples
 from setpoint.parallel.config import CONTEXT
 from setpoint.shapes.patterns import is_pattern
 from setpoint.train.rules.model_rules import known_vocabulary, tokenizer_needs, within

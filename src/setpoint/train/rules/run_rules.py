@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from setpoint.config import Caution, Problem, SetpointError, dead, resolve, rule
 from setpoint.memory.config import Operators
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
-from setpoint.optim.schedule.config import Plateau
+from setpoint.optim.schedule import Plateau
 from setpoint.train.evaluation.config import (
     HELD_OUT,
     METRICS,

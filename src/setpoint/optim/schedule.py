@@ -35,7 +35,7 @@ def rounded(length: float, unit: str) -> float:
     return round(length, 6) if unit == "steps" else float(f"{length:.12g}")
 
 
-class ScheduleConfig(Config, owner="setpoint.optim.schedule.curves:build_schedule"):
+class ScheduleConfig(Config, owner="setpoint.optim.curves:build_schedule"):
     """Learning-rate schedule: a factor on the peak learning rate."""
 
     @property
@@ -449,7 +449,7 @@ class Piecewise(Moving, Spanning, type="piecewise"):
             )
 
 
-class Plateau(Warmed, type="plateau", owner="setpoint.optim.schedule.curves:PlateauCurve"):
+class Plateau(Warmed, type="plateau", owner="setpoint.optim.curves:PlateauCurve"):
     """Reduce on plateau: lower the learning rate when a metric stops improving."""
 
     monitor: str = "held_out.loss"

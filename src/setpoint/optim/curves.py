@@ -8,7 +8,7 @@ from functools import partial
 from math import inf
 from typing import Any, Final, NamedTuple
 
-from setpoint.optim.schedule.config import (
+from setpoint.optim.schedule import (
     Decaying,
     InverseSqrt,
     Piecewise,

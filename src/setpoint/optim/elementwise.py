@@ -1,8 +1,9 @@
-"""AdamW in several dtypes, with stochastic rounding of bf16 weights and state."""
+"""Optimizers that update each element by itself: Lion, schedule-free AdamW, AdamW in any dtype."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from hashlib import blake2b
 from itertools import count
@@ -23,6 +24,216 @@ from setpoint.optim.optimizer import (
 )
 from setpoint.optim.torch_optimizers import can_fuse
 from setpoint.shapes.placed import box_of
+
+# Its operations on lists are not exported.
+_torch: Any = torch
+AT_ONCE = 1 << 26
+"""Numbers of parameters that go through the operations of a step together on a GPU."""
+
+
+def foreach_groups(parameters: Sequence[Tensor]) -> Iterator[list[Tensor]]:
+    """Split parameters into lists for the foreach operations of a step.
+
+    Returns:
+        on a GPU, large lists within a limit on temporary memory; on a CPU, single parameters, so
+        that results are still in the cache for the next operation.
+    """
+    some: list[Tensor] = []
+    for p in parameters:
+        if p.device.type == "cpu":
+            yield [p]
+        elif some and sum(local_shard(param, param).numel() for param in (*some, p)) > AT_ONCE:
+            yield some
+            some = [p]
+        else:
+            some.append(p)
+    if some:
+        yield some
+
+
+class Lion(GroupedOptimizer):
+    """Lion (Chen et al., 2023, https://arxiv.org/abs/2302.06675), algorithm 2.
+
+    With the running mean m and the gradient g: u = sign(b1 m + (1 - b1) g), then p = p (1 - lr
+    decay) - lr u, then m = b2 m + (1 - b2) g.
+
+    Arguments:
+        parameters: groups or parameters, as for torch optimizers.
+        cautious_weight_decay: see `decay_where_aligned`.
+        state_dtype: dtype of m; None: dtype of the parameter.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: float = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0.0,
+        cautious_weight_decay: bool = False,
+        state_dtype: torch.dtype | None = None,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "weight_decay": weight_decay}
+        super().__init__(parameters, {**options, "cautious_weight_decay": cautious_weight_decay})
+        self.state_dtype = state_dtype
+
+    def update(self, group: dict[str, Any]) -> None:
+        params = [p for p in group["params"] if p.grad is not None]
+        for p in params:
+            if not self.state[p]:
+                self.state[p]["exp_avg"] = torch.zeros_like(p, dtype=self.state_dtype)
+        for some in foreach_groups(params):
+            parameters = [local_shard(p, p) for p in some]
+            gradients = [local_shard(p.grad, p) for p in some if p.grad is not None]
+            means = [local_shard(self.state[p]["exp_avg"], p) for p in some]
+            with unless(flag_of(self), *parameters, *means):
+                _update(parameters, gradients, means, group)
+
+
+def _update(
+    parameters: list[Tensor], gradients: list[Tensor], means: list[Tensor], group: dict[str, Any]
+) -> None:
+    """Take one step for one group."""
+    lr, (beta1, beta2) = group["lr"], group["betas"]
+    # A mean with fewer digits is computed in the dtype of its gradient.
+    pairs = zip(means, gradients, strict=True)
+    exact = [mean.to(torch.promote_types(mean.dtype, g.dtype)) for mean, g in pairs]
+    updates = _torch._foreach_mul(exact, beta1)
+    _torch._foreach_add_(updates, gradients, alpha=1 - beta1)
+    _torch._foreach_sign_(updates)
+    if group["cautious_weight_decay"] and group["weight_decay"]:
+        for parameter, update in zip(parameters, updates, strict=True):
+            decay_where_aligned(parameter, update, lr, group["weight_decay"])
+    else:
+        _torch._foreach_mul_(parameters, 1 - lr * group["weight_decay"])
+    _torch._foreach_add_(parameters, updates, alpha=-lr)
+    _torch._foreach_mul_(exact, beta2)
+    _torch._foreach_add_(exact, gradients, alpha=1 - beta2)
+    for mean, value in zip(means, exact, strict=True):
+        if value is not mean:
+            mean.copy_(value)
+
+
+COUNTERS = {"updates": 0, "lr_max": 0.0, "weight_sum": 0.0}
+"""Counters of a group or parameter, before the first step."""
+
+
+class ScheduleFreeAdamW(GroupedOptimizer):
+    """Schedule-free AdamW (Defazio et al., 2024, https://arxiv.org/abs/2405.15682).
+
+    Three points: z takes the steps, x is their weighted average, and gradients are taken at y = b1
+    x + (1 - b1) z, which the parameters contain. With d = g / (sqrt(v / (1 - b2^k)) + eps) + decay
+    y: z = z - lr d, and x = (1 - c) x + c z, where c is the share of the step's weight k^step_power
+    lr_max^lr_power in the sum of all weights so far. x is not stored. Equal to AdamWScheduleFree of
+    the package schedulefree 1.4.1 without its warm-up, since the group's lr already includes the
+    schedule's warm-up. As in that package, a step overwrites the gradients.
+
+    Steps and weights are counted per group, and separately for a parameter without gradients in
+    some steps, as after freezing: its v and x depend only on its own steps.
+
+    Arguments:
+        parameters: groups or parameters, as for torch optimizers.
+        lr_power: exponent of the largest rate so far in the weight of a step.
+    """
+
+    _step_supports_amp_scaling = True
+
+    def __init__(
+        self,
+        parameters: Any,
+        lr: float = 2.5e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0.0,
+        lr_power: float = 2.0,
+        step_power: float = 0.0,
+    ) -> None:
+        options = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        powers = {"lr_power": lr_power, "step_power": step_power}
+        super().__init__(parameters, {**options, **powers, **COUNTERS})
+
+    def update(self, group: dict[str, Any]) -> None:
+        params: list[Tensor] = []
+        for p in group["params"]:
+            state = self.state.get(p, {})
+            if p.grad is not None:
+                params.append(p)
+                if not state:
+                    state = self.state[p]
+                    state["z"] = p.detach().clone()
+                    state["exp_avg_sq"] = torch.zeros_like(p)
+                    if group["updates"]:
+                        state.update(COUNTERS)
+            elif state and "updates" not in state:
+                state.update({name: group[name] for name in COUNTERS})
+        of_group = _advance(group, group)
+        alike: dict[tuple[int, float], list[Tensor]] = {}
+        for p in params:
+            state = self.state[p]
+            counted = _advance(state, group) if "updates" in state else of_group
+            alike.setdefault(counted, []).append(p)
+        for (number, share), those in alike.items():
+            for some in foreach_groups(those):
+                self._update(some, group, number, share)
+
+    def _update(
+        self, params: list[Tensor], group: dict[str, Any], number: int, share: float
+    ) -> None:
+        """Move y, z and the mean square of parameters for which this is the `number`-th step."""
+        lr, (beta1, beta2) = group["lr"], group["betas"]
+        y = [local_shard(p, p) for p in params]
+        gradients = [local_shard(p.grad, p) for p in params if p.grad is not None]
+        z = [local_shard(self.state[p]["z"], p) for p in params]
+        squares = [local_shard(self.state[p]["exp_avg_sq"], p) for p in params]
+        with unless(flag_of(self), *y, *z, *squares):
+            _torch._foreach_mul_(squares, beta2)
+            _torch._foreach_addcmul_(squares, gradients, gradients, 1 - beta2)
+            roots = _torch._foreach_div(squares, 1 - beta2**number)
+            _torch._foreach_sqrt_(roots)
+            _torch._foreach_add_(roots, group["eps"])
+            # The gradients are no longer needed, and memory is saved.
+            steps = gradients
+            _torch._foreach_div_(steps, roots)
+            if group["weight_decay"]:
+                _torch._foreach_add_(steps, y, alpha=group["weight_decay"])
+            # y moves to b1 x + (1 - b1) z of the new x and z, without x.
+            _torch._foreach_lerp_(y, z, share)
+            _torch._foreach_add_(y, steps, alpha=lr * (beta1 * (1 - share) - 1))
+            _torch._foreach_sub_(z, steps, alpha=lr)
+
+    @contextmanager
+    def averaged(self) -> Iterator[dict[Tensor, Tensor]]:
+        """Put the average x into the parameters, and restore y exactly afterwards.
+
+        Returns:
+            a context; its value maps each parameter that has moved to y.
+        """
+        kept: dict[Tensor, Tensor] = {}
+        with torch.no_grad():
+            for group in self.param_groups:
+                for p in group["params"]:
+                    if "z" in self.state.get(p, ()):
+                        kept[p] = p.detach().clone()
+                        z = local_shard(self.state[p]["z"], p)
+                        local_shard(p, p).lerp_(z, 1 - 1 / group["betas"][0])
+        try:
+            yield kept
+        finally:
+            with torch.no_grad():
+                for p, y in kept.items():
+                    p.copy_(y)
+
+
+def _advance(counters: dict[str, Any], group: dict[str, Any]) -> tuple[int, float]:
+    """Count a step in place; return its number and its weight in the average."""
+    number = counters["updates"] = counters["updates"] + 1
+    counters["lr_max"] = max(group["lr"], counters["lr_max"])
+    weight = number ** group["step_power"] * counters["lr_max"] ** group["lr_power"]
+    counters["weight_sum"] += weight
+    # All weights are zero until the first rate above 0.
+    return number, weight / counters["weight_sum"] if counters["weight_sum"] else 0.0
+
 
 Store = Callable[[Tensor, Tensor], object]
 """Writes values into a tensor of lower precision."""

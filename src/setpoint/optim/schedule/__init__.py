@@ -1,1 +1,0 @@
-"""Learning-rate schedules: pure functions of the step's number, and their configuration."""
