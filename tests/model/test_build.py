@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from setpoint.config import field, resolve
+from setpoint.config import SetpointError, field, resolve
 from setpoint.config.component_sections import partial
 from setpoint.model.build import build_model, skeleton
 from setpoint.model.config import LayerNormConfig, ModelConfig, TransformerConfig
@@ -165,10 +165,22 @@ def test_trying_it_draws_no_random_numbers_and_does_not_train():
     assert torch.rand(()) == expected
 
 
-@pytest.mark.parametrize("module", [Fixed, Broken, Argued, Headless, Handing, Nothing])
+@pytest.mark.parametrize("module", [Fixed, Broken, Handing, Nothing])
 def test_what_is_no_language_model(module: Any):
     with refused():
         build(module.Config(**{"size": 5} if module is Fixed else {}))
+
+
+@pytest.mark.parametrize(
+    ("module", "words"),
+    [
+        (Argued, r"cannot be called with \(B, S\) int64 tokens: TypeError: .*mask"),
+        (Headless, r"supports_head = True but cannot be called with a head.*: TypeError"),
+    ],
+)
+def test_a_model_that_takes_other_arguments(module: Any, words: str):
+    with pytest.raises(SetpointError, match=words):  # with a line of PyTorch
+        build(module.Config())
 
 
 class Bag(nn.Module):

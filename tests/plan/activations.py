@@ -388,11 +388,8 @@ class _Run:
         extra: list[Tensor] = []
         role = self.piece.role
         if role == "embedding":
-            hidden = torch.empty(self.rows, self.length, self.c.dim, device="meta")
-            context = attention_context(self.c, leaf, documents=self.documents)
+            out, context = self.whole.embed(leaf, None, self.documents, None, None)
             self.held.append(context)
-            del hidden
-            out = self.whole._add_positions(self.whole._embed(leaf), context.positions)
         elif role == "output":
             inputs = leaf * 1.0
             model = self.whole

@@ -279,7 +279,8 @@ def build_imported(config: ImportedNorm, *, dim: int, eps: float) -> nn.Module:
         torch.default_generator.manual_seed(0)
         norm = call_component(config, (), runtime, optional=tuple(runtime))
         if not isinstance(norm, nn.Module):
-            raise SetpointError(f"{title} makes a {type(norm).__name__}, not a torch module")
+            name = type(norm).__name__
+            raise SetpointError(f"{title} makes an object of type {name}, not a torch module")
         try:
             tried = norm(torch.zeros(1, 2, dim))
         except Exception as error:

@@ -97,7 +97,8 @@ def require_language_model(model: object, title: str, vocab_size: int) -> None:
             supporting it.
     """
     if not isinstance(model, nn.Module):
-        raise SetpointError(f"{title} makes a {type(model).__name__}, not a torch module")
+        name = type(model).__name__
+        raise SetpointError(f"{title} makes an object of type {name}, not a torch module")
     if torch.get_default_device().type == "meta":
         return  # a model without values cannot be tried
     tokens = torch.zeros(1, 2, dtype=torch.int64)

@@ -306,7 +306,7 @@ def build_optimizer(
         ) from error
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetpointError(
-            f"{title} is a {type(optimizer).__name__}; it must be a torch.optim.Optimizer"
+            f"{title} has type {type(optimizer).__name__}; it must be a torch.optim.Optimizer"
         )
     return optimizer
 
@@ -344,8 +344,9 @@ def build_imported(config: ImportedOptimizer, parameters: Given) -> torch.optim.
     optimizer = call_component(config, (groups,), {})
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise SetpointError(
-            f"optimizer.target = {config.target} makes a {type(optimizer).__name__}; it must make "
-            f"a torch.optim.Optimizer from groups of named parameters"
+            f"optimizer.target = {config.target} makes an object of type "
+            f"{type(optimizer).__name__}; it must make a torch.optim.Optimizer from groups of "
+            f"named parameters"
         )
     closure = inspect.signature(optimizer.step).parameters.get("closure")
     if closure is not None and closure.default is closure.empty:
