@@ -21,7 +21,7 @@ from ..support.snapshots import refused
 
 
 @pytest.mark.parametrize("entry", [{"bytes": 20}, {"blake3": "x"}, [], None, "x"])
-def test_entries_that_none_writes(tmp_path: Path, entry: object) -> None:
+def test_invalid_entries_of_a_manifest_are_damage(tmp_path: Path, entry: object) -> None:
     """With a valid checksum."""
     content = {"format": FORMAT, "step": 5, "metric": None, "position": {}, "files": {"a": entry}}
     (tmp_path / "manifest.json").write_bytes(_seal(content))
@@ -42,7 +42,7 @@ def test_a_newer_format_is_no_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "[]", "{}", "1", '{"blake3": 1}', "\xff", "{" * 100])
-def test_what_is_no_manifest(tmp_path: Path, text: str) -> None:
+def test_invalid_manifests_are_damage(tmp_path: Path, text: str) -> None:
     (tmp_path / "manifest.json").write_bytes(text.encode("latin-1"))
     with refused(DamagedCheckpoint):
         read_manifest(tmp_path)

@@ -22,7 +22,7 @@ def make(root: Path, *, texts: bool = True) -> CheckpointStore:
 
 
 @pytest.mark.parametrize("name", RECORD)
-def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> None:
+def test_a_damaged_record_damages_the_checkpoint(tmp_path: Path, name: str) -> None:
     store = make(tmp_path)
     (tmp_path / "step-00000003" / name).write_text("other")
     with refused(DamagedCheckpoint):
@@ -35,12 +35,12 @@ def test_damage_of_it_is_damage_of_the_checkpoint(tmp_path: Path, name: str) -> 
     assert newest.step == 2
 
 
-def test_a_checkpoint_without_one_is_refused(tmp_path: Path) -> None:
+def test_a_checkpoint_without_a_record_is_refused(tmp_path: Path) -> None:
     with refused():
         verify_record(load(make(tmp_path, texts=False).root, 1).path)
 
 
-def test_what_a_path_means(tmp_path: Path) -> None:
+def test_paths_of_checkpoints(tmp_path: Path) -> None:
     make(tmp_path)
     expected = {"step-00000001": 1, "latest": 3, "best": 2}
     for name, step in expected.items():

@@ -86,7 +86,7 @@ def test_parts_are_the_whole_and_lie_in_files_of_the_checkpoint(
         load_directory(tmp_path / "divided")
 
 
-def test_what_is_left_out_is_said_in_no_other_way(source: Path) -> None:
+def test_a_list_in_place_of_the_left_out_parameters_is_damage(source: Path) -> None:
     with pytest.raises(DamagedCheckpoint, match="its content is not a valid checkpoint"):
         load_directory(crafted(source, "base.json", "[]"))
 
@@ -136,7 +136,7 @@ def test_a_full_disk_leaves_nothing(
     assert [each.name for each in tmp_path.iterdir()] == ["checkpoints"]
 
 
-def test_what_arrives_otherwise_is_seen(
+def test_a_copy_that_differs_is_refused(
     source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = module.encode_one_by_one

@@ -157,7 +157,7 @@ def test_a_tied_embedding_that_is_trained_is_saved_for_both_of_its_uses(
     torch.testing.assert_close(again, logits_of(model_of(merged)), rtol=1e-5, atol=1e-5)
 
 
-def test_merged_and_apart_say_the_same(tmp_path: Path) -> None:
+def test_merged_and_separate_adapters_give_the_same_loss(tmp_path: Path) -> None:
     run = trained(tmp_path, *LLAMA, "adapter={type: lora, rank: 2, b_std: 0.5}")
     found = [
         infer(asked(run, "evaluation.sides=[held_out]", f"weights.merge_adapter={each}")).scores
@@ -168,7 +168,7 @@ def test_merged_and_apart_say_the_same(tmp_path: Path) -> None:
     assert not adapters_of(load(job).model)
 
 
-def test_what_does_not_go_is_refused(tmp_path: Path) -> None:
+def test_exports_that_are_impossible_are_refused(tmp_path: Path) -> None:
     run = trained(tmp_path)
     with refused(ConfigError):
         infer(asked(run, f"export={{path: {tmp_path / 'a'}, adapter: true}}"))

@@ -67,7 +67,7 @@ def test_what_was_learned_cannot_be_changed(trained: tuple[Job, Path]) -> None:
             adopted(trained[1], *flags)
 
 
-def test_the_rest_can(trained: tuple[Job, Path]) -> None:
+def test_other_fields_can_be_changed(trained: tuple[Job, Path]) -> None:
     run = str(trained[1])
     adopted(run, "model.attention_backend=eager", "precision.compute=bf16")
     job = Inference(weights=InferenceWeights(path=run), evaluation=EvaluationTask())
@@ -80,7 +80,7 @@ def test_the_rest_can(trained: tuple[Job, Path]) -> None:
     assert (found.model.attention_backend, found.model.dim) == ("eager", 32)
 
 
-def test_weights_that_are_nowhere(
+def test_weights_that_do_not_exist_are_refused(
     trained: tuple[Job, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -150,7 +150,9 @@ def test_what_is_certain_is_shown_at_once() -> None:
     stop=st.text("ab", min_size=1, max_size=3),
     cuts=st.lists(st.integers(0, 12)),
 )
-def test_it_is_where_searching_the_whole_finds_it(text: str, stop: str, cuts: list[int]) -> None:
+def test_stop_texts_are_found_where_a_search_of_the_whole_text_finds_them(
+    text: str, stop: str, cuts: list[int]
+) -> None:
     edges = [0, *sorted(min(cut, len(text)) for cut in cuts), len(text)]
     pieces = [text[a:b].encode() for a, b in pairwise(edges)]
     shown, found = fed([stop], pieces)

@@ -42,14 +42,14 @@ def test_the_dtype_is_that_of_the_last_checkpoint(tmp_path: Path) -> None:
         assert json.loads((found / "config.json").read_text())["dtype"] == expected
 
 
-def test_what_no_family_can_say(tmp_path: Path) -> None:
+def test_a_model_outside_all_families_is_not_exported(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, "duration=2 steps", "model.activation=relu_squared")).directory
     with refused():
         exported(run, tmp_path / "hf")
     assert not (tmp_path / "hf").exists()
 
 
-def test_a_place_that_holds_something(trained: tuple[Job, Path], tmp_path: Path) -> None:
+def test_a_folder_that_is_not_empty_is_refused(trained: tuple[Job, Path], tmp_path: Path) -> None:
     (tmp_path / "hf").mkdir()
     require_empty(ExportTask(path=tmp_path / "hf"))
     (tmp_path / "hf" / "notes").write_text("mine")

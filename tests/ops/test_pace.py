@@ -105,7 +105,7 @@ def test_the_advice_is_by_what_was_measured(
     assert words in line
 
 
-def test_short_waits_and_short_stretches_are_no_matter() -> None:
+def test_short_waits_and_short_stretches_cause_no_warning() -> None:
     steps = Steps()
     steps.take(1 + 10 * STEPS, 1.0, 0.049)
     assert not steps.heard.events

@@ -157,7 +157,7 @@ def test_urls_of_runs_and_checkpoints() -> None:
         checkpoint_to_load("s3://bucket/runs/run")
 
 
-def test_a_failure_at_any_request_leaves_whole_checkpoints_and_is_made_up_for(
+def test_a_failure_at_any_request_leaves_complete_checkpoints_and_is_repeated(
     tmp_path: Path,
 ) -> None:
     """The next session goes on where one was cut off, at each request of an upload."""
@@ -378,7 +378,7 @@ def test_a_checkpoint_that_is_saved_again_is_sent_again(tmp_path: Path) -> None:
         ).read_bytes()
 
 
-def test_what_is_to_count_no_more_is_kept_in_mind_through_an_outage(tmp_path: Path) -> None:
+def test_a_rollback_is_remembered_through_an_outage(tmp_path: Path) -> None:
     save(tmp_path, 1, 2)
     for step in (1, 2):
         send(RemoteRun(URL), tmp_path, step)

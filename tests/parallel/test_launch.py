@@ -360,7 +360,7 @@ if os.environ.get("RANK") == "0":
 """
 
 
-def test_what_the_main_rank_is_refused_is_said_whoever_ends_first(
+def test_the_error_of_the_main_rank_is_shown_whichever_rank_ends_first(
     folder: Path, forks: Forks
 ) -> None:
     """The launcher ends all ranks as soon as one has ended."""

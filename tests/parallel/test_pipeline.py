@@ -170,6 +170,6 @@ def test_too_few_layers_and_micro_batches_are_refused_with_numbers(tmp_path: Pat
         '[[embedding, "layer.0"], ["layers.1", "layers.2", "layers.3", output]]',
     ],
 )
-def test_splits_that_are_none_are_refused(tmp_path: Path, split: str) -> None:
+def test_invalid_splits_are_refused(tmp_path: Path, split: str) -> None:
     with refused(ConfigError):
         small_job(tmp_path, *CUT, f"parallel.pipelining.split={split}")

@@ -129,7 +129,7 @@ def be(monkeypatch: pytest.MonkeyPatch, ranks: LocalRanks, rank: int) -> None:
 
 
 @pytest.mark.usefixtures("one_of_two")
-def test_a_rank_that_does_not_come_may_come_after_a_restart(
+def test_a_rank_that_does_not_connect_may_restart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks = ranks_in(tmp_path, 2)

@@ -61,7 +61,7 @@ def test_ctrl_c_after_any_signal_does_not_wait(first: int) -> None:
 
 
 @pytest.mark.parametrize("first", [signal.SIGINT, signal.SIGUSR1])
-def test_others_wait_where_they_come_at_once_or_are_others(
+def test_other_signals_in_quick_succession_wait(
     first: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Launchers pass on what the group has got; Slurm sends a notice, and SIGTERM later."""
@@ -73,7 +73,7 @@ def test_others_wait_where_they_come_at_once_or_are_others(
         assert stop.status == (130 if first == signal.SIGINT else 75)
 
 
-def test_the_same_one_after_a_while_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_repeated_signal_does_not_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """But for a checkpoint that is being saved, and for one of another kind."""
     monkeypatch.setattr(signals, "REPEATED", 0.02)
     with StopRequest() as stop:

@@ -49,7 +49,7 @@ def test_the_start_of_a_killed_process_is_taken_over(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.tmp-*"))
 
 
-def test_what_is_withdrawn_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_withdrawn_run_directory_leaves_what_was_there(tmp_path: Path) -> None:
     """Of no run, of one whose start was killed, and of a recorded one; files of others stay too."""
     for there in ([], ["run/"], ["run/.lock", "run/checkpoints/", "run/logs/rank-0.log"]):
         root = tmp_path / str(len(there))
@@ -76,7 +76,7 @@ def test_what_is_withdrawn_leaves_what_was_there(tmp_path: Path) -> None:
     assert listing(tmp_path) == before
 
 
-def test_one_that_is_made_while_it_is_withdrawn(
+def test_a_run_directory_that_is_created_while_it_is_withdrawn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By another process, before each step: it is refused, or has a whole one, and has it alone."""
@@ -159,7 +159,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         RunDirectory.create(tmp_path / "file" / "run")
 
 
-def test_a_closed_one_is_not_written(tmp_path: Path) -> None:
+def test_a_closed_run_directory_is_not_written(tmp_path: Path) -> None:
     with RunDirectory.create(tmp_path) as run, pytest.raises(ValueError, match=r"other.json"):
         run.write_json("other.json", {})
     with pytest.raises(ValueError, match="not locked"):
@@ -276,7 +276,9 @@ def test_a_fault_does_not_give_a_secret_away(tmp_path: Path) -> None:
     assert "https://***@host/x?token=***" in text
 
 
-def test_the_reason_why_none_can_be_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_reason_why_no_run_directory_can_be_created(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(os, "access", lambda *_: False)
     for flag in (0, os.ST_RDONLY):
         monkeypatch.setattr(os, "statvfs", lambda _, flag=flag: SimpleNamespace(f_flag=flag))

@@ -109,7 +109,7 @@ def test_all_are_closed_whatever_one_raises(tmp_path: Path) -> None:
     assert closed == ["failing"] * 2
 
 
-def test_what_takes_no_rows_is_refused_at_the_start(tmp_path: Path) -> None:
+def test_a_tracker_without_write_is_refused_at_the_start(tmp_path: Path) -> None:
     with refused():
         session(tmp_path / "run", 0, {}, Mute.Config)
 
@@ -168,7 +168,7 @@ def test_everything_arrives_in_order_under_one_name(name: str) -> None:
     assert lines == [] and tracker.state_dict() == {"id": name}
 
 
-def test_one_that_hangs_holds_nothing_up() -> None:
+def test_a_tracker_that_hangs_does_not_delay_training() -> None:
     inner = Keeping()
     inner.may_write.clear()
     tracker, lines = opened(inner, limit=5, patience=0.2)
@@ -185,7 +185,7 @@ def test_one_that_hangs_holds_nothing_up() -> None:
     inner.may_write.set()
 
 
-def test_rows_that_it_refuses_are_counted() -> None:
+def test_rows_that_a_tracker_refuses_are_counted() -> None:
     inner = Keeping()
     inner.refusing = {5, 6}
     tracker, lines = opened(inner)
@@ -199,7 +199,7 @@ def test_rows_that_it_refuses_are_counted() -> None:
     ]
 
 
-def test_one_that_cannot_be_opened_is_off() -> None:
+def test_a_tracker_that_cannot_be_opened_is_off() -> None:
     for error, reason in (
         (SystemExit("not logged in"), "SystemExit: not logged in"),
         (ImportError("libfoo.so"), "ImportError: libfoo.so"),
@@ -238,7 +238,7 @@ def test_which_trackers_are_driven_by_a_thread() -> None:
 
 
 @pytest.mark.parametrize("answers", [True, False])
-def test_one_that_is_required_fails_the_run_where_it_cannot_be_opened(answers: bool) -> None:
+def test_a_required_tracker_that_cannot_be_opened_fails_the_run(answers: bool) -> None:
     inner, held = Keeping(), threading.Event()
     inner.unopened = SystemExit("log in first")
     if not answers:
