@@ -1,4 +1,4 @@
-"""What the papers say of models, held against formulas that share nothing with our code.
+"""Models against the formulas of the papers, which share nothing with our code.
 
 `plain_model.py` is the whole model in numpy; losses, routing and muP are judged by their
 definitions, through the loop that trains.

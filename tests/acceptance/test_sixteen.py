@@ -45,7 +45,7 @@ def leaves(value: Any, path: str = "") -> dict[str, Any]:
 
 
 def layers(text: str) -> list[tuple[bool, str, str]]:
-    """What `why` prints of one value: whether the layer won, its value, its origin."""
+    """The layers that `why` prints of one value: True for the winner, its value, its origin."""
     found = re.findall(r"^  ([ >]) (\S+|'[^']*') {2,}(.+)$", text, re.MULTILINE)
     return [(mark == ">", value, origin) for mark, value, origin in found]
 

@@ -292,7 +292,7 @@ class Kept(logging.Handler):
 
 
 def heard(environment: str | None, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What PyTorch says of a graph that ends and of code that is compiled too often."""
+    """PyTorch's warnings of a graph break and of too many recompilations."""
     if environment is None:
         monkeypatch.delenv("TORCH_LOGS", raising=False)
     else:
@@ -343,7 +343,7 @@ CPU = torch.device("cpu")
 
 @pytest.fixture
 def loaded(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
-    """What PyTorch is given to load; it saves three artifacts as `made`."""
+    """The content that PyTorch loads; it saves three artifacts as `made`."""
     given: list[bytes] = []
     names: dict[str, list[str]] = defaultdict(list, inductor=["a", "b"], aot_autograd=["c"])
     info: Any = SimpleNamespace(artifacts=names)

@@ -56,7 +56,7 @@ def test_recompilations_are_counted_with_their_reason() -> None:
 
 
 def test_code_without_a_graph_does_not_count() -> None:
-    """What calls a layer whose graph ends is compiled anew as well, and computes nothing."""
+    """Code that calls a layer with a graph break is compiled anew as well, and computes nothing."""
     model, watch = watched(Asking, dynamic=False)
     train_on(model, 4)
     watch.news()

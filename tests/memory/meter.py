@@ -1,4 +1,4 @@
-"""What operators make, how often, and how many bytes of it are still alive."""
+"""Calls of operators, and the bytes of their results that are still alive."""
 
 from collections import Counter
 from typing import Any

@@ -25,7 +25,7 @@ CASES: dict[str, dict[str, Any]] = {
 
 
 class Pass(NamedTuple):
-    """What a forward and a backward pass gave."""
+    """Results of a forward and a backward pass."""
 
     total: Tensor
     gradients: dict[str, Tensor | None]

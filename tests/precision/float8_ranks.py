@@ -95,7 +95,7 @@ def gathered_bytes(sizes: list[int]) -> Iterator[None]:
 
 
 def alone(job: Job, flags: tuple[str, ...], *more: str) -> Trained:
-    """What the first rank trains alone, with the micro-batches of all ranks."""
+    """The training of the first rank alone, with the micro-batches of all ranks."""
     flags = tuple(flag for flag in flags if not flag.startswith("parallel.") and flag != IN_BF16)
     count = f"batch.accumulation={job.batch.accumulation * job.parallel.data_ranks}"
     told: list[Any] = [None]

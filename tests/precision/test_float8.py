@@ -41,7 +41,7 @@ def model_of(**changes: Any) -> Any:
 
 
 def passed(layer: nn.Module, x: torch.Tensor) -> list[torch.Tensor]:
-    """What a layer gives, and its gradients."""
+    """The output of a layer, and its gradients."""
     x = x.detach().requires_grad_()
     y = layer(x)
     y.square().sum().backward()

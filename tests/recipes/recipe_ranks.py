@@ -179,7 +179,7 @@ def small(name: str, ranks: int, in_fp32: bool) -> Job:
 
 
 def compare(name: str, in_fp32: bool, rtol: float) -> None:
-    """What all ranks train, and what one does with the same sequences in each micro-batch."""
+    """Compare the training of all ranks with that of one, of the same micro-batches."""
     told: list[Any] = [None]
     if dist.get_rank() == 0:
         told = [trained(small(name, 1, in_fp32), World(torch.device("cpu")))]

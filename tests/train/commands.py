@@ -43,5 +43,5 @@ class Command:
 
     @property
     def running(self) -> bool:
-        """Whether it has not ended."""
+        """True until it ends."""
         return self._fork.running

@@ -26,7 +26,7 @@ KINDS = ("update", "save", "record", "evaluate", "any", "time")
 
 
 def kind_of(path: str) -> str:
-    """What the change of a file belongs to.
+    """The kind of point that a change of a file is.
 
     Arguments:
         path: of a file of a run.

@@ -44,7 +44,7 @@ SHAPES = (
 
 
 def sources_of(folder: Path, ranks: int) -> list[BySource]:
-    """What the first steps of a mixture have of each source; nothing is trained."""
+    """Sums of each source in the first steps of a mixture; nothing is trained."""
     flags = ("batch.micro_size=1", f"batch.accumulation={4 // ranks}", "optimizer.lr=1e-30")
     loop = loop_of(test_by_source.job_of(folder, *flags, weights=True))
     return [loop.step().by_source for _ in range(STEPS)]
@@ -100,7 +100,7 @@ def same_logs(folder: Path, rank: int, alone: list[dict[str, Any]]) -> None:
 
 
 def rows_exchange_nothing(folder: Path) -> None:
-    """Where nothing is logged."""
+    """Steps without rows have no collective for metrics."""
     calls, all_of = [0], World.all_of
 
     def counted(self: World, value: object) -> list[object]:

@@ -160,7 +160,7 @@ def train_rows(run: Path) -> list[dict[str, Any]]:
 
 
 def events(run: Path, kind: str | None = None) -> list[dict[str, Any]]:
-    """What happened to a run."""
+    """The events of a run."""
     found = [json.loads(line) for line in (run / "events.jsonl").read_text().splitlines()]
     return [row for row in found if kind in (None, row["event"])]
 

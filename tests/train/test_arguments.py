@@ -1,4 +1,4 @@
-"""What `train` takes in Python beside a resolved job: sources, overrides, data and callbacks."""
+"""Arguments of `train` in Python beside a job: sources, overrides, data and callbacks."""
 
 import json
 from collections import UserDict

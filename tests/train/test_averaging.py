@@ -1,4 +1,4 @@
-"""Where a model is judged and saved at another point than it is trained at."""
+"""Evaluation and checkpoints at averaged weights, of schedule-free optimizers."""
 
 from pathlib import Path
 
@@ -32,12 +32,12 @@ FORMATS = [(), MASTERS]
 
 
 def weights(components: Components) -> dict[str, Tensor]:
-    """What the model computes with."""
+    """The weights of the model."""
     return {name: p.detach().clone() for name, p in components.model.named_parameters()}
 
 
 def held(components: Components) -> dict[str, Tensor]:
-    """What the optimizer updates."""
+    """The weights that the optimizer updates."""
     return {name: p.detach().clone() for name, p in components.weights.named_parameters()}
 
 
@@ -64,7 +64,7 @@ def test_the_model_has_the_average_within_and_its_own_weights_after(
     assert same_tensors(weights(components), model) and same_tensors(held(components), updated)
 
 
-def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
+def test_weights_come_back_when_an_evaluation_fails(tmp_path: Path) -> None:
     components = stepped(small_job(tmp_path, *FREE, *MASTERS))
     model, updated = weights(components), held(components)
     with pytest.raises(RuntimeError, match="full"), evaluation_point(components):
@@ -72,7 +72,7 @@ def test_weights_come_back_when_judging_fails(tmp_path: Path) -> None:
     assert same_tensors(weights(components), model) and same_tensors(held(components), updated)
 
 
-def test_judging_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
+def test_evaluation_is_at_the_average_and_changes_nothing(tmp_path: Path) -> None:
     job = small_job(tmp_path, *FREE)
     components = stepped(job)
     before = weights(components)
@@ -105,7 +105,7 @@ def test_a_checkpoint_holds_both_points(formats: tuple[str, ...], tmp_path: Path
     assert same_tensors(weights(fresh), model) and same_tensors(held(fresh), updated)
 
 
-def test_what_is_generated_from_and_judged_is_the_average(tmp_path: Path) -> None:
+def test_generation_and_evaluation_use_the_average(tmp_path: Path) -> None:
     run = train(small_job(tmp_path, *FREE))
     choice = InferenceWeights(path=str(run.directory), checkpoint="latest")
     loaded = load(complete(Inference(weights=choice, generation=Generation(prompts=("x",)))))

@@ -351,7 +351,7 @@ def test_a_kept_stop_request_keeps_no_copies(
     assert not stop.writing()
 
 
-def test_too_little_memory_for_a_copy_is_said_in_words(
+def test_too_little_memory_for_a_copy_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store, tensors = store_at(tmp_path, 2), {"model": {"w": torch.ones(500_000)}}
@@ -365,10 +365,10 @@ def test_too_little_memory_for_a_copy_is_said_in_words(
     assert "you tried to allocate" in str(caught.value.__cause__)
 
 
-def test_too_little_memory_to_write_is_said_in_words(
+def test_too_little_memory_to_write_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where a save that is waited for copies a tensor from a GPU."""
+    """As in a synchronous save that copies a tensor from a GPU."""
     monkeypatch.setattr(tensor_file, "_in_host_memory", MagicMock(side_effect=MemoryError))
     store = CheckpointStore(tmp_path)
     with refused(RunError):
@@ -376,7 +376,7 @@ def test_too_little_memory_to_write_is_said_in_words(
     assert not list(tmp_path.iterdir())
 
 
-def test_other_ranks_that_are_lost_meanwhile_are_named_in_words(
+def test_the_loss_of_other_ranks_is_explained(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def lost(*_: Any) -> Any:

@@ -105,7 +105,7 @@ def observed(effect: Effect, folder: Path, flags: tuple[str, ...]) -> Any:
 
 
 class Before:
-    """What is seen without a change, once for all rows that start from the same.
+    """Observations without a change, once for all rows that start from the same.
 
     Arguments:
         folder: for what rows name by `{tmp}`, and for the runs.

@@ -1,4 +1,4 @@
-"""What may differ when a run is resumed, and what is refused, with nothing changed."""
+"""Differences that a resume allows, and those that it refuses with nothing changed."""
 
 import json
 import shlex
@@ -20,7 +20,7 @@ from .small import essence, events, rows, small_job, snapshot, train_rows
 
 
 def resume(run: Path, *flags: str) -> Run:
-    """What `setpoint train RUN_DIRECTORY FLAGS` does."""
+    """Do as `setpoint train RUN_DIRECTORY FLAGS`."""
     draft, _ = read_record(Job, str(run))
     return train(compose(Job, draft, flags=flags).resolve(), directory=run)
 

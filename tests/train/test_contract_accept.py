@@ -26,7 +26,7 @@ def resolved(run: Path, flags: Sequence[str]) -> Job:
 
 
 def resume(run: Path, *flags: str, accept: Sequence[str] = ()) -> Run:
-    """What `setpoint train RUN_DIRECTORY FLAGS --accept ...` does."""
+    """Do as `setpoint train RUN_DIRECTORY FLAGS --accept ...`."""
     return train(resolved(run, flags), directory=run, accept=accept)
 
 

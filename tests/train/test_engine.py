@@ -1,4 +1,4 @@
-"""Verdicts on steps, how often an engine waits for the device, and errors of an update in words."""
+"""Verdicts on steps, waits for the device, and messages of errors in an update."""
 
 import errno
 import math
@@ -167,7 +167,7 @@ def test_a_backward_pass_without_a_deterministic_form(tmp_path: Path) -> None:
     assert train(small_job(tmp_path / "free", *SHORT, *own)).status == 0
 
 
-def test_what_others_know_better_passes(tmp_path: Path) -> None:
+def test_errors_that_explain_themselves_pass(tmp_path: Path) -> None:
     theirs = small_job(tmp_path, *SPARSE).optimizer
     for error in (
         torch.OutOfMemoryError("x"),
@@ -179,7 +179,7 @@ def test_what_others_know_better_passes(tmp_path: Path) -> None:
         assert caught.value is error
 
 
-def test_too_little_memory_is_said_in_words(tmp_path: Path) -> None:
+def test_too_little_memory_is_explained(tmp_path: Path) -> None:
     for error in (
         MemoryError(),
         torch.OutOfMemoryError("CUDA out of memory"),

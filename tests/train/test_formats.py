@@ -1,4 +1,4 @@
-"""Every choice of number formats is what it says in a run, or is refused in words."""
+"""Every choice of number formats takes effect in a run, or is refused."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager

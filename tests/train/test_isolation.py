@@ -158,7 +158,7 @@ def test_flex_on_a_cpu() -> None:
 
 @pytest.mark.parametrize("positions", ["rotary", "learned"])
 def test_windows_equal_their_documents(positions: Any) -> None:
-    """What an isolated window of a concatenated text holds of a document counts as if alone."""
+    """The part of a document in an isolated window of concatenated text counts as if alone."""
     text = corpus()
     windows = cut_rows(text, 16, isolated=True)
     together = [windows.batch_of(np.arange(len(windows)))]

@@ -233,7 +233,7 @@ def betas(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Oracl
 def test_a_kill_between_two_files_of_the_record(
     count: int, betas: Oracle, commands: Commands, tmp_path: Path
 ) -> None:
-    """What is left can be read, shown and gone on with."""
+    """The files can be read and shown, and the run goes on."""
     oracle, folder = betas, tmp_path / "begun"
     shutil.copytree(oracle.folder / "begun", folder)
     status = commands.start(folder, *oracle.words, kill=("record", count)).wait()

@@ -1,4 +1,4 @@
-"""What models, losses and callbacks of the user's own log, in the rows of a run."""
+"""Metrics that a user's models, losses and callbacks log, in the rows of a run."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Logging(Callback):
     """Logs the square of the step on some of the ranks."""
 
     class Config(Config):
-        """When it logs."""
+        """Time and ranks of logging."""
 
         late: bool = False
         """Whether it logs after the row is written."""

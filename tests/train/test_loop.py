@@ -63,7 +63,7 @@ def cosine(step: int, warmup: int, horizon: int, floor: float) -> float:
 def plain_loop(
     job: Job, frozen: tuple[str, ...] = ()
 ) -> tuple[nn.Module, list[tuple[float, float, float]]]:
-    """What a careful engineer would write for one micro-batch an update."""
+    """A training loop in plain PyTorch, of one micro-batch an update."""
     components = build_components(job)
     model, options, schedule = components.model, job.optimizer, job.schedule
     for name in frozen:

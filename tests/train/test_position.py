@@ -1,4 +1,4 @@
-"""When something is due and when a run is over, against brute force in exact arithmetic."""
+"""Periods and durations against brute force in exact arithmetic."""
 
 from fractions import Fraction
 from itertools import pairwise

@@ -28,7 +28,7 @@ Twice = list[dict[str, Any]]
 
 
 def learned_twice(names: Sequence[str], folder: Path, forks: Forks) -> Twice:
-    """What two processes have learned, of which one is a fork."""
+    """Results of two processes, of which one is a fork."""
     words = ["-m", "tests.train.deterministic_runs"]
     for name in ("a", "b"):
         (folder / name).mkdir()

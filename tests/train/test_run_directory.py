@@ -1,4 +1,4 @@
-"""What a run leaves in its directory, and what it refuses before it has written anything."""
+"""Files of a run directory, and refusals before anything is written."""
 
 import json
 import shutil
@@ -125,7 +125,7 @@ def test_a_first_start_that_is_refused_leaves_nothing(
             assert snapshot(tmp_path) == before
 
 
-def test_where_ranks_were_stays_with_a_first_start_that_failed(
+def test_stacks_of_ranks_stay_with_a_first_start_that_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """And what is a fault, not a refusal, keeps its log."""

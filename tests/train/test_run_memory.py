@@ -1,4 +1,4 @@
-"""What is kept where does not change what is learned: whole runs, to the last bit."""
+"""Recomputation and offload change no weight: whole runs, to the last bit."""
 
 from pathlib import Path
 

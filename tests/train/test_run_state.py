@@ -1,4 +1,4 @@
-"""What a checkpoint holds is all that the rest of a run depends on."""
+"""A checkpoint holds all that the rest of a run depends on."""
 
 import random
 import shutil
@@ -120,7 +120,7 @@ def model_of(run: Path) -> dict[str, Tensor]:
 
 
 def held(run: Path, step: int) -> dict[str, Any]:
-    """What the file of the weights has, and nothing else."""
+    """The content of the file of weights alone."""
     return {**read(load_directory(run / "checkpoints" / f"step-{step:08}").tensors["model"])}
 
 

@@ -44,7 +44,7 @@ def the_run(folder: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def oracle(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that nobody stops."""
+    """An uninterrupted run."""
     folder = tmp_path_factory.mktemp("oracle")
     write_config(folder)
     status, output = commands.run(folder, *WORDS)

@@ -1,4 +1,4 @@
-"""What a session does beside the loop: callbacks of sections that a package has added."""
+"""Sessions beside the loop: added sections, logs of faults, and records of the code."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Watch(Callback):
     """Writes the loss of every so many updates to a file of its own."""
 
     class Config(Config):
-        """How closely a run is watched."""
+        """Interval of the lines."""
 
         every: int = field(default=2, ge=1)
         """Updates from one line to the next."""
@@ -108,7 +108,7 @@ class Failing(Callback):
     """Fails in one of its calls."""
 
     class Config(Config):
-        """How it fails."""
+        """Kind of failure."""
 
         how: str
         """Error, secret or exit."""

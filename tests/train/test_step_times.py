@@ -23,7 +23,7 @@ from .small import loop_of, small_job
 
 
 def test_each_second_counts_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a part does inside another is its own."""
+    """A part within another part keeps its own seconds."""
     clock = [0.0]
     monkeypatch.setattr(module.time, "perf_counter", lambda: clock[0])
     times = StepTimes(is_on=True)

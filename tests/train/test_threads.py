@@ -1,4 +1,4 @@
-"""Waiting threads are told to sleep, unless somebody has said otherwise."""
+"""Waiting threads sleep, unless OMP_WAIT_POLICY is set."""
 
 import os
 import subprocess

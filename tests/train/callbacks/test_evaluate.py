@@ -77,7 +77,7 @@ def test_what_selects_the_best(
     assert names == {folder.name, "step-00000014", "step-00000016"}
 
 
-def test_judged_before_the_first_update_and_once(tmp_path: Path) -> None:
+def test_evaluated_once_before_the_first_update(tmp_path: Path) -> None:
     flags = (*FALLS, "evaluation.before_training=true", "checkpoint.keep=null")
     flags = (*flags, "checkpoint.at_start=true")
     job = small_job(tmp_path, *flags, "duration=4 steps")

@@ -1,4 +1,4 @@
-"""Which rows are written, and what they say of speed."""
+"""Rows of metrics, and their figures of speed."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_speed_and_utilization() -> None:
     assert log.row(Position(step=1, tokens=64, seconds=1.0), UPDATE)["mfu"] is None
 
 
-def test_what_people_see(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_lines_of_progress(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     train(small_job(tmp_path, "duration=2 steps", "tracking.progress=lines"))
     device, data, memory, *lines = capsys.readouterr().out.splitlines()
     assert device == "device: cpu, 1 rank, fp32"

@@ -238,7 +238,7 @@ def test_artifacts_are_written_by_one_rank_where_anything_was_compiled() -> None
         assert notes.seen.count(full) == writes
 
 
-def test_a_session_tells_once_where_the_memory_went(
+def test_a_session_reports_its_memory_once(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     flags = ("schedule=constant", "tracking.progress=lines")

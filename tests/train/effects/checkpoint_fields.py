@@ -95,7 +95,7 @@ def waiting_disk() -> Iterator[list[int]]:
 
 @contextmanager
 def late_copies() -> Iterator[list[int]]:
-    """What may be copied during a step is copied at its very end, right before the update."""
+    """Delay copies that may be made during a step to its end, right before the update."""
     ended, found = Event(), list[int]()
     settle = HostMemory.finish
 

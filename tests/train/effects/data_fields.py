@@ -69,7 +69,7 @@ def ahead(job: Job) -> int:
 
 
 def pinned(job: Job) -> list[bool]:
-    """Whether batches for a GPU are pinned."""
+    """True for training and evaluation if batches for a GPU are pinned."""
     section = job.data.loader
     return [
         options.on("cuda").pin_memory for options in (section.of_training, section.of_evaluation)

@@ -63,7 +63,7 @@ def divided(job: Job) -> tuple[bool, bool, tuple[str, ...]]:
 
 
 def reductions(job: Job) -> list[bool]:
-    """Whether FSDP2 reduces gradients after each micro-batch."""
+    """True for each micro-batch after which FSDP2 reduces gradients."""
 
     class Sharded(torch.nn.Module):
         def set_requires_gradient_sync(self, is_last: bool) -> None:

@@ -86,7 +86,7 @@ def columns(job: Job) -> list[str]:
 
 
 def measured(job: Job) -> tuple[bool, bool]:
-    """Whether step times are measured, and on the device."""
+    """True if step times are measured, and if on the device."""
     times = loop_of(job).times
     return times.is_on, times.on_device
 

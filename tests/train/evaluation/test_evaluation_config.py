@@ -1,4 +1,4 @@
-"""What the section refuses, and how it is written."""
+"""Refusals of the section, and its forms in files and flags."""
 
 from pathlib import Path
 

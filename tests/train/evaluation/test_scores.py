@@ -77,7 +77,7 @@ def defined(values: list[float], patience: int, gain: float) -> int:
 
 
 def of_transformers(values: list[float], patience: int, tmp_path: Path, greater: bool) -> int:
-    """What EarlyStoppingCallback of transformers does."""
+    """The same by EarlyStoppingCallback of transformers."""
     from transformers import EarlyStoppingCallback, TrainerControl, TrainerState, TrainingArguments
 
     callback = EarlyStoppingCallback(early_stopping_patience=patience)
@@ -122,7 +122,7 @@ def test_equal_to_transformers(tmp_path: Path, greater: bool) -> None:
     assert len(ends) > 2
 
 
-def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
+def test_nan_and_infinity_are_no_gain(tmp_path: Path) -> None:
     assert ends_at([math.nan, 2.0, math.nan, math.nan], 2, 0.0, tmp_path) == 4
     assert ends_at([math.nan, math.nan], 2, 0.0, tmp_path) == 2
     assert ends_at([math.inf, math.inf, 3.0, 2.0], 2, 0.0, tmp_path) == 0
@@ -132,7 +132,7 @@ def test_what_is_no_number_is_no_gain(tmp_path: Path) -> None:
     assert str(standing.stop_reason(section)).endswith("for 1 evaluation; it was always NaN")
 
 
-def test_in_words(tmp_path: Path) -> None:
+def test_the_reason_of_an_early_stop(tmp_path: Path) -> None:
     flags = ("evaluation.best.metric=bits_per_byte", "evaluation.early_stopping.min_delta=0.01")
     section = small_job(tmp_path, f"{STOP}=3", *flags).evaluation
     assert EvaluationState({}, 9, 2.5, 3).stop_reason(section) == (

@@ -1,4 +1,4 @@
-"""What is said of jobs that a check across sections refuses."""
+"""Messages of jobs that a check across sections refuses."""
 
 from collections.abc import Collection, Mapping
 from pathlib import Path

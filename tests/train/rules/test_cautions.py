@@ -94,7 +94,7 @@ FLOAT8 = ("precision.compute=bf16", "precision.float8={}")
         (("optimizer=muon", "optimizer.lr=3e-4", "optimizer.adjust_lr=match_rms_adamw"), []),
     ],
 )  # fmt: skip
-def test_what_is_seldom_meant(flags: tuple[str, ...], codes: list[str]) -> None:
+def test_cautions(flags: tuple[str, ...], codes: list[str]) -> None:
     job = compose(Job, flags=flags).resolve()
     assert [caution.code for caution in cautions_of(job)] == codes
 

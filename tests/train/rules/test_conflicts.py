@@ -151,7 +151,7 @@ def refused(folder: Path, flags: tuple[str, ...]) -> tuple[Problem, ...]:
 
 
 def is_of(row: Conflict, problem: Problem) -> bool:
-    """Whether a problem is what a row says."""
+    """True if a problem is that of a row."""
     fields = [text.partition(" = ")[0] for text in problem.also]
     # A row about all of `parallel` shows the axes that a job has.
     whole = "parallel" in row.also

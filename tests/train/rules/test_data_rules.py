@@ -1,4 +1,4 @@
-"""What a loss needs of other sections, said before anything is built."""
+"""Needs of losses and data of other sections, checked before anything is built."""
 
 import json
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Whether a run is long enough for the patience it is given."""
+"""Cautions about patience that is longer than the run, and about evaluations."""
 
 from pathlib import Path
 

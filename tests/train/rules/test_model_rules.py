@@ -1,4 +1,4 @@
-"""What number formats cannot do with the rest of a job is told before anything is built."""
+"""Conflicts of number formats with the rest of a job, found before anything is built."""
 
 from pathlib import Path
 
@@ -44,7 +44,7 @@ def paths(folder: Path, *flags: str) -> list[str]:
     return []
 
 
-def test_words(tmp_path: Path) -> None:
+def test_formats_that_are_refused(tmp_path: Path) -> None:
     cases = {
         "fp16 where the device is open": ("precision.compute=fp16",),
         "short weights in a long format": ("precision.params=bf16",),
@@ -206,11 +206,11 @@ CASES = {
 }
 
 
-def test_what_a_person_reads(tmp_path: Path) -> None:
+def test_patterns_that_are_refused(tmp_path: Path) -> None:
     compare("train/patterns", refusals(tmp_path, CASES))
 
 
-def test_what_matches_is_fine(tmp_path: Path) -> None:
+def test_patterns_that_match(tmp_path: Path) -> None:
     flags = (
         "optimizer=muon",
         'optimizer.no_decay_patterns=["^embedding"]',
