@@ -6,14 +6,14 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.data.bpe import train_bpe
 from setpoint.data.config import Data, HuggingFace
 from setpoint.data.reading import split_position
 from setpoint.data.sources.config import Conversations, Random, Text
 from setpoint.data.vocabulary import TOKENIZER
+
+from ..support.snapshots import refused
 
 TEXTS = ["one fish two fish red fish blue fish", "a wörd of 東京 and 12345 fish", "\x00\t<|x|>"]
 
@@ -102,12 +102,12 @@ def test_conversations_are_learned_from_without_their_template(tmp_path: Path) -
 
 
 def test_what_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match=r"200 is less than 258: 256 bytes and <\|endoftext\|>"):
+    with refused():
         train_bpe(data(tmp_path), 200, special=["<|x|>"])
-    with pytest.raises(SetpointError, match="no training text"):
+    with refused():
         train_bpe(data(tmp_path, ["", "", ""]), 300)
     row = '{"input_ids": [1, 2]}'
     (tmp_path / "chats.jsonl").write_text(row)
     tokens = resolve(Data(sources=(Conversations(paths=(f"{tmp_path}/chats.jsonl",)),)))
-    with pytest.raises(SetpointError, match="no training text"):
+    with refused():
         train_bpe(tokens, 300)

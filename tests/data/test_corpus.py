@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.data.config import Bytes, Data
 from setpoint.data.corpus import Corpus, PieceRow, build_corpus, files_digest, gather, slices
 from setpoint.data.document import Document
@@ -17,6 +17,7 @@ from setpoint.data.sides import named_corpus
 from setpoint.data.sources.config import Random, SourceConfig, Text
 from setpoint.data.tokenizer import ByteTokenizer
 
+from ..support.snapshots import refused
 from .in_memory import in_memory
 
 
@@ -91,9 +92,9 @@ def test_a_named_text_is_all_that_its_sources_hold(tmp_path: Path) -> None:
     assert corpus.byte_count == 5 + 5 + 12 and len(corpus.tokens) == 22 + 6
     (tmp_path / "a.txt").write_text("")
     (tmp_path / "c.txt").write_text("")
-    with pytest.raises(SetpointError, match=r"^x\.sources: the sources have no text"):
+    with refused():
         named_corpus("web", sources[:1], ByteTokenizer(), where="x.sources")
-    with pytest.raises(SetpointError, match=r"^x\.sources\.0\.paths\.0: "):
+    with refused():
         missing = (Text(paths=(f"{tmp_path}/none.txt",)),)
         named_corpus("web", missing, ByteTokenizer(), where="x.sources")
 
@@ -163,7 +164,7 @@ class Given:
 
 def test_a_document_is_named_after_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Given, "result", [Document("x", b"text")])
-    with pytest.raises(SetpointError, match=r"'x' is not named after data\.sources\.0\.name"):
+    with refused():
         list(documents_of(Given.Config(), "data.sources.0", ByteTokenizer()))
 
 
@@ -172,8 +173,7 @@ def test_tokens_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> 
         return [Document("given/a", tokens=np.array([3, 257]))]
 
     monkeypatch.setattr(Given, "tokenized", tokenized, raising=False)
-    words = "(?s)data.sources.0: the document 'given/a'.*token 257 at position 1.* 0 to 256"
-    with pytest.raises(SetpointError, match=words):
+    with refused():
         list(documents_of(Given.Config(), "data.sources.0", ByteTokenizer()))
 
 
@@ -185,7 +185,7 @@ def mixture(folder: Path, *names: str) -> Data:
 def test_a_source_of_a_mixture_without_text_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("a line\n" * 50)
     (tmp_path / "b.txt").touch()
-    with pytest.raises(SetpointError, match=r"data\.sources\.1: 'b' has no text: data\.sources"):
+    with refused():
         in_memory(mixture(tmp_path, "a", "b"), ByteTokenizer())
 
 

@@ -20,6 +20,8 @@ from setpoint.data.sources.config import Conversations, Random, SourceConfig, To
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch
 
+from ..support.snapshots import refused
+
 
 def evaluation_batches(
     rows: DocumentRows, *, micro_size: int, limit: int | None = None
@@ -83,7 +85,7 @@ def test_documents_are_predicted_by_themselves_in_order(
         kept += [(a, b) for a, b in pieces if any(t != IGNORE_INDEX for t in b)]
     section = resolve(Packing(method=method, too_long=too_long))
     if not kept:
-        with pytest.raises(SetpointError, match=r"documents remains in held_out to evaluate on"):
+        with pytest.raises(SetpointError, match=r"none is left in held_out to evaluate on"):
             evaluation_rows(corpus, section, size, isolates=isolates)
         return
     rows = evaluation_rows(corpus, section, size, isolates=isolates)
@@ -193,10 +195,9 @@ def test_a_fault_in_a_worker_names_the_text(corpus_of: Callable[..., Corpus]) ->
     windows = cut_rows(corpus_of(bytes(range(90)), side="web"), 4)
     dying = Dying(windows.corpus, 4, numbered=windows.numbered, count=len(windows))
     feed = EvaluationFeed({"web": (dying, None)}, micro_size=2, loader=WorkerOptions(1))
-    with pytest.raises(RunError, match=r"data.loader.evaluation.workers: a worker") as caught:
+    with pytest.raises(RunError, match="rows of web from t/0"):
         list(feed.batches("web"))
     feed.close()
-    assert "rows of web from t/0" in str(caught.value)
 
 
 @pytest.mark.parametrize("isolate", [False, True])
@@ -224,9 +225,5 @@ def test_a_stream_of_complete_documents_is_read_as_training_reads_it(isolate: bo
 def test_a_corpus_below_one_row_is_refused(corpus_of: Callable[..., Corpus]) -> None:
     corpus = corpus_of(b"abc", side="train")  # 5 tokens
     assert len(training_rows(corpus, 4)) == 1
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         training_rows(corpus, 5)
-    message = str(caught.value)
-    assert message.startswith("batch.sequence_length: 5 needs 6 tokens")
-    assert "the training side has 5 (1 document, 3 bytes)" in message
-    assert "up to 4" in message

@@ -5,12 +5,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from setpoint.config import ConfigError, SetpointError, verify
+from setpoint.config import ConfigError, verify
 from setpoint.config.composition import compose
 from setpoint.data.config import TokenIds
 from setpoint.data.sides import read_sides
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job
+
+from ..support.snapshots import refused
 
 S, V = 16, 1000
 IDS = np.arange(3000) * 7919 % 991
@@ -53,7 +55,7 @@ def test_an_id_beyond_the_vocabulary_is_named_by_check_and_by_training(tmp_path:
     said = f"b.bin contains the token {IDS[at]} at position {at:,}, but the vocabulary"
     (problem,) = verify(job, ["files"]).problems
     assert problem.path == "data.sources.0.paths" and said in problem.message
-    with pytest.raises(SetpointError, match=said):
+    with refused():
         read_sides(job.data, job.tokenizer.build())
     narrow = compose(Job, flags=[*write(tmp_path), "data.sources.0.token_dtype=uint8"]).resolve()
     (problem,) = verify(narrow, ["files"]).problems

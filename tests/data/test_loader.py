@@ -27,6 +27,7 @@ from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import Batch, Count
 from setpoint.train.build.components import build_components
 
+from ..support.snapshots import refused
 from ..train.small import small_job
 
 HANG = 300
@@ -180,7 +181,7 @@ def test_a_stream_that_ends_gives_what_comes_before(feeds: Any) -> None:
     feed = Feed(mixture, sampler, count, micro_size=3, loader=WorkerOptions(2))
     try:
         assert len(inputs(feed, 4)) == 4
-        with pytest.raises(SetpointError, match="as often as its epochs allow, after 12"):
+        with refused():
             feed.take()
     finally:
         feed.close()
@@ -217,13 +218,13 @@ def test_workers_of_a_loader_that_cannot_start_all_of_them_are_ended(
 ) -> None:
     start, started = multiprocessing.Process.start, list[Any]()
 
-    def refused(process: Any) -> None:
+    def failing(process: Any) -> None:
         if started:
             raise OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))
         started.append(process)
         start(process)
 
-    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", refused)
+    monkeypatch.setattr("multiprocessing.process.BaseProcess.start", failing)
     with pytest.raises(RunError, match="worker processes cannot be started"):
         feeds(workers=2).take()
     started[0].join(10)
@@ -363,15 +364,8 @@ def test_each_micro_batch_is_counted_by_itself() -> None:
     assert step.rank_total.tokens == sum(each.tokens for each in expected)
 
 
-@pytest.mark.parametrize(
-    ("change", "words"),
-    [
-        ({"size": 401}, "tokens was 402 when it was saved, but is 403"),
-        ({"sequence_length": 8}, "sequence_length was 9 when it was saved, but is 8"),
-        ({"seed": 1}, "seed was 0 when it was saved, but is 1"),
-    ],
-)
-def test_a_state_of_another_stream_is_refused(change: dict[str, int], words: str) -> None:
+@pytest.mark.parametrize("change", [{"size": 401}, {"sequence_length": 8}, {"seed": 1}], ids=str)
+def test_a_state_of_another_stream_is_refused(change: dict[str, int]) -> None:
     def make(size: int = 400, sequence_length: int = 9, seed: int = 0) -> Feed:
         return feed_of(
             counting_corpus(size), sequence_length=sequence_length, micro_size=2, seed=seed
@@ -380,9 +374,8 @@ def test_a_state_of_another_stream_is_refused(change: dict[str, int], words: str
     old, new = make(), make(**change)
     new.take()
     before = new.state_dict()
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         new.load_state_dict(old.state_dict())
-    assert words in str(caught.value)
     assert new.state_dict() == before
 
 
@@ -391,14 +384,14 @@ def test_other_text_of_the_same_size_is_refused(corpus_of: Callable[..., Corpus]
         feed_of(corpus_of(text), sequence_length=2, micro_size=1, seed=0)
         for text in (b"abcdef", b"abcdeg")
     )
-    with pytest.raises(SetpointError, match="digest was"):
+    with refused():
         new.load_state_dict(old.state_dict())
 
 
 def test_a_corpus_shorter_than_a_row_is_refused() -> None:
     corpus = counting_corpus(20)  # 22 tokens
     feed_of(corpus, sequence_length=21, micro_size=1, seed=0)
-    with pytest.raises(SetpointError, match="sequence_length: 22 needs 23 tokens"):
+    with refused():
         feed_of(corpus, sequence_length=22, micro_size=1, seed=0)
 
 

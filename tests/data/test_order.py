@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError
 from setpoint.config.composition import compose
 from setpoint.data.order import random_bits, shuffled
 from setpoint.data.sides import read_sides
@@ -17,6 +16,7 @@ from setpoint.shapes.batch import IGNORE_INDEX
 from setpoint.train.build.job_data import build_training_data
 from setpoint.train.config import Job
 
+from ..support.snapshots import refused
 from .row_files import write_rows
 
 MASK = 2**64 - 1
@@ -201,9 +201,6 @@ def test_a_position_is_refused_in_another_order(method: str, tmp_path: Path) -> 
         build_training_data(job, read_sides(job.data, job.tokenizer.build()).train)[1]
         for job in jobs
     ]
-    for one, other, said in (
-        (0, 1, "order was sources when it was saved, but is shuffled"),
-        (1, 0, "order was shuffled when it was saved, but is sources"),
-    ):
-        with pytest.raises(SetpointError, match=f"data loader state: {said}"):
+    for one, other in ((0, 1), (1, 0)):
+        with refused():
             samplers[other].load_state_dict(samplers[one].state_dict())

@@ -23,6 +23,8 @@ from setpoint.data.rows import Cut, DocumentRows, MixedSequences, cut_rows, trai
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX
 
+from ..support.snapshots import refused
+
 LENGTHS = st.lists(st.integers(1, 40), min_size=1, max_size=60)
 
 
@@ -204,18 +206,10 @@ def test_documents_longer_than_a_row(policy: str, done: str, lengths: list[int])
 
 
 def test_a_document_that_is_too_long_is_named() -> None:
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         pieces_of(corpus_of([4, 25, 30]), 10, "error")
-    assert str(caught.value) == (
-        "data.packing.too_long: 2 of 3 documents are longer than a row of 10 tokens, the first of "
-        "them 't/001' with 26.\n"
-        "Valid: batch.sequence_length >= 31, or too_long = split, truncate or drop."
-    )
-    with pytest.raises(
-        SetpointError, match="none of 1 documents remains to train on: 1 are"
-    ) as none:
+    with refused():
         require_pieces(pieces_of(corpus_of([30]), 10, "drop"), corpus_of([30]), 10)
-    assert "batch.sequence_length (the longest document takes 31)" in str(none.value)
 
 
 def test_documents_without_targets_are_left_out() -> None:
@@ -226,7 +220,7 @@ def test_documents_without_targets_are_left_out() -> None:
     assert "3 of 5 conversations have no trained token within 10: dropped" in sequences.note
     batch = sequences.batch_of(sampler.take(len(sequences)))
     assert batch.target_tokens == 10
-    with pytest.raises(SetpointError, match="1 have no target"):
+    with refused():
         corpus = corpus_of([5], [False])
         require_pieces(pieces_of(corpus, 10, "split"), corpus, 10)
 
@@ -343,21 +337,16 @@ def test_padding_of_an_estimate_is_never_negative() -> None:
 
 
 @pytest.mark.parametrize(
-    ("change", "fact"),
-    [
-        ({"method": "next_fit"}, "method"),
-        ({"group_size": 7}, "group_size"),
-        ({"too_long": "drop"}, "too_long"),
-        ({"length": 31}, "sequence_length"),
-        ({"seed": 4}, "seed"),
-    ],
+    "change",
+    [{"method": "next_fit"}, {"group_size": 7}, {"too_long": "drop"}, {"length": 31}, {"seed": 4}],
+    ids=str,
 )
-def test_a_state_of_another_packing_is_refused(change: dict[str, Any], fact: str) -> None:
+def test_a_state_of_another_packing_is_refused(change: dict[str, Any]) -> None:
     corpus = corpus_of(list(range(1, 40)))
     _, old = packed(corpus)
     old.take(5)
     _, new = packed(corpus, **change)
-    with pytest.raises(SetpointError, match=f"^data loader state: {fact} was "):
+    with refused():
         new.load_state_dict(old.state_dict())
     assert new.epoch == 0
 
@@ -371,11 +360,11 @@ def test_states_that_are_no_place_are_refused() -> None:
         sampler.load_state_dict({"sources": {"": {**state, **changes}}})
 
     for wrong in ({"row": 99}, {"group": 99}, {"epoch": -1}, {"row": True}, {"group": "1"}):
-        with pytest.raises(SetpointError, match="is not a position"):
+        with refused():
             load(**wrong)
-    with pytest.raises(SetpointError, match="has the keys"):
+    with refused():
         load(more=1)
-    with pytest.raises(SetpointError, match="method was concatenate"):
+    with refused():
         load(method="concatenate")
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from setpoint.cli.main import main
-from setpoint.config import RunError, SetpointError, compose, resolve
+from setpoint.config import RunError, compose, resolve
 from setpoint.config.resolving.checks import verify as verify_job
 from setpoint.data.config import Data, Prepare, TokenIds
 from setpoint.data.prepare import prepare_all
@@ -26,6 +26,7 @@ from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.train.config import Job
 
 from ..hub.server import Hub, local_hub
+from ..support.snapshots import refused
 from .in_memory import in_memory
 from .test_prepared import assert_all_same, assert_same, data_of, token_files
 from .tokenizers_here import byte_level
@@ -105,9 +106,7 @@ def test_what_is_pushed_is_read_as_it_lies_here(
     assert "train/train-00002.tokens.npy" not in hub.datasets["me/toks"].files()
     assert_all_same(here, corpora_of("hf://datasets/me/toks@v2/train"))
     assert not list(Path("cache").glob("*shards*"))
-    with pytest.raises(
-        SetpointError, match=r"sources\.0\.paths\.0: the data set me/none cannot be f"
-    ):
+    with refused():
         corpora_of("hf://datasets/me/none")
 
 
@@ -223,6 +222,6 @@ def test_a_full_disk_leaves_no_shards(tmp_path: Path, monkeypatch: pytest.Monkey
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
 
     monkeypatch.setattr("setpoint.data.push.write_parts", full)
-    with pytest.raises(RunError, match=r"No space left on device\. Changing the number of shards"):
+    with refused(RunError):
         reshard(folder, read_manifest(folder), tmp_path / "new", 2, ByteTokenizer())
     assert not (tmp_path / "new").exists()

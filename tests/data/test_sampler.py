@@ -31,6 +31,7 @@ from setpoint.train.build.job_data import build_training_data, describe_data_pos
 from setpoint.train.config import Job
 from setpoint.train.run import train
 
+from ..support.snapshots import refused
 from ..train.small import events, small_job
 from .row_files import write_rows
 
@@ -202,15 +203,15 @@ def test_states_of_other_sources_are_refused_and_leave_all_as_it_was() -> None:
     sampler.take(5)
     before = sampler.state_dict()
     _, other = mixture_of([1, 1, 1])
-    with pytest.raises(SetpointError, match="is of the sources .*'s0', 's1', 's2'"):
+    with refused():
         sampler.load_state_dict(other.state_dict())
     windows = windows_of(0)
     single = Sampler([RowOrder(windows, 3, "s0")]).state_dict()
-    with pytest.raises(SetpointError, match=r"is of data without a mixture, and the data now"):
+    with refused():
         sampler.load_state_dict(single)
     broken = mixture_of([1, 1])[1].state_dict()
     broken["sources"]["s1"]["seed"] = 4
-    with pytest.raises(SetpointError, match="seed"):
+    with refused():
         sampler.load_state_dict(broken)
     assert sampler.state_dict() == before
 
@@ -298,37 +299,35 @@ def test_a_resume_goes_on_and_another_order_is_refused(method: str, tmp_path: Pa
     again.load_state_dict(state)
     assert inputs(again, 7) == rows[5:]
     for other in ((), ("data.curriculum.by=length",), ("data.shuffle=false",)):
-        with pytest.raises(SetpointError, match=r"^data loader state: order was score when"):
+        with refused():
             feed(*other).load_state_dict(state)
 
 
 @pytest.mark.parametrize(
-    ("value", "words"),
-    [("true", "not a finite number"), ("1" + "0" * 400, "finite"), (None, "has no field 'q'")],
+    "value", ["true", "1" + "0" * 400, None], ids=["true", "too large", "missing"]
 )
-def test_a_row_without_a_number_is_named(value: str | None, words: str, tmp_path: Path) -> None:
+def test_a_row_without_a_number_is_named(value: str | None, tmp_path: Path) -> None:
     more = "" if value is None else f', "q": {value}'
     (tmp_path / "rows.jsonl").write_text(f'{{"text": "a", "q": 1}}\n{{"text": "b"{more}}}\n')
     source = {"type": "text", "paths": [f"{tmp_path}/rows.jsonl"], "score": "q"}
     job = job_of(source, "data.curriculum.by=score")
-    with pytest.raises(SetpointError, match=rf"data\.sources\.0\.score: .*line 2.*{words}"):
+    with refused():
         texts_of(job, 1)
 
 
 @pytest.mark.parametrize(
-    ("overrides", "path"),
+    "overrides",
     [
-        (("data.curriculum.by=score", "data.sources.0.score=null"), r"data\.curriculum\.by"),
-        (("data.sources.0.score=q",), r"data\.sources\.0\.score"),
-        (("data.curriculum.by=length", "data.sources.0.streaming=true"), "streaming"),
-        (("data.curriculum.by=length", "data.shuffle=false"), r"data\.shuffle"),
-        (("data.curriculum.by=length", "data.seed=3"), r"data\.seed"),
+        ("data.curriculum.by=score", "data.sources.0.score=null"),
+        ("data.sources.0.score=q",),
+        ("data.curriculum.by=length", "data.sources.0.streaming=true"),
+        ("data.curriculum.by=length", "data.shuffle=false"),
+        ("data.curriculum.by=length", "data.seed=3"),
     ],
+    ids=" ".join,
 )
-def test_what_does_not_go_together_is_refused(
-    overrides: tuple[str, ...], path: str, tmp_path: Path
-) -> None:
-    with pytest.raises(SetpointError, match=path):
+def test_what_does_not_go_together_is_refused(overrides: tuple[str, ...], tmp_path: Path) -> None:
+    with refused():
         job_of(jsonl(tmp_path), *overrides)
 
 

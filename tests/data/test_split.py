@@ -7,10 +7,11 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError
 from setpoint.data.document import Document
 from setpoint.data.reading import split_documents as split_mixture
 from setpoint.data.reading import split_position, training_documents
+
+from ..support.snapshots import refused
 
 NAMES = st.lists(st.text("abc/._0", min_size=1, max_size=8), min_size=2, max_size=40, unique=True)
 
@@ -100,24 +101,24 @@ def test_conversations_are_never_cut() -> None:
     one, two = (Document(name, tokens=tokens, trained=mask) for name in "ab")
     split = split_documents([one, two], 0.05)
     assert [d.name for d in split.held_out] == ["b"] and [d.name for d in split.train] == ["a"]
-    with pytest.raises(SetpointError, match="'a', is a conversation, which is not split"):
+    with refused():
         split_documents([one], 0.05)
     # Their texts, of which a tokenizer is trained, have no mask.
     texts = [Document(name, b"a line\n" * 40) for name in "ab"]
     read = list(training_documents(lambda: iter(texts), 0.05, divisible=False))
     assert [d.name for d in read] == ["a"] and read[0].data == texts[0].data
-    with pytest.raises(SetpointError, match="is a conversation, which is not split"):
+    with refused():
         list(training_documents(lambda: iter(texts[:1]), 0.05, divisible=False))
 
 
 @pytest.mark.parametrize("names", ["a", "ab"])
 def test_documents_that_are_too_short_to_be_cut(names: str) -> None:
-    with pytest.raises(SetpointError, match=r"held_out: 0\.05 holds nothing out: .* 1 bytes"):
+    with refused():
         split_documents(docs([*names]), 0.05)
 
 
 def test_two_documents_of_one_name_are_refused() -> None:
-    with pytest.raises(SetpointError, match="two documents are named 'a'"):
+    with refused():
         split_documents(docs(["a", "b", "a"]), 0.5)
 
 
@@ -161,15 +162,9 @@ def test_a_number_of_documents_of_all_sources_of_a_mixture() -> None:
         assert part == [d for d in alone.train if d in source]
 
 
-@pytest.mark.parametrize(
-    ("names", "count", "valid"),
-    [(["a", "b", "c"], 3, "1 to 2, or a share below 1"), (["a"], 1, "a share below 1")],
-)
-def test_a_number_that_leaves_no_document_to_train_on(
-    names: list[str], count: int, valid: str
-) -> None:
-    refused = rf"^data\.held_out: {count} of {len(names)} documents? would .*\nValid: {valid}$"
-    with pytest.raises(SetpointError, match=refused):
+@pytest.mark.parametrize(("names", "count"), [(["a", "b", "c"], 3), (["a"], 1)])
+def test_a_number_that_leaves_no_document_to_train_on(names: list[str], count: int) -> None:
+    with refused():
         split_documents(docs(names), count)
-    with pytest.raises(SetpointError, match=refused):
+    with refused():
         split_mixture([docs(names), []], count)

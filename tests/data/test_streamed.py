@@ -28,6 +28,7 @@ from setpoint.data.stream import Stream
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.shapes.batch import IGNORE_INDEX, Batch, Count
 
+from ..support.snapshots import refused
 from .row_files import write_rows
 
 S, SEED, BUFFER = 24, 5, 6
@@ -387,7 +388,7 @@ def test_a_lane_without_a_document_for_many_epochs_waits_for_one(tmp_path: Path)
     (tmp_path / "3.txt").write_text("abc " * 40)
     packing = resolve(Packing(method="next_fit", too_long="drop"))
     sequences, sampler = streamed(stream_of(section), packing, 6)
-    with pytest.raises(SetpointError, match="hold less than one row"):
+    with refused():
         sampler.take(6)
     sampler.close()
 
@@ -401,7 +402,7 @@ def test_a_state_of_some_ranks_is_refused(tmp_path: Path) -> None:
     whole = open_stream(section)[1]
     whole.deal(4, range(4))
     whole.load_state_dict(merged_state(states))
-    with pytest.raises(SetpointError, match="invalid position in a stream"):
+    with refused():
         whole.load_state_dict(states[0])
 
 
@@ -479,7 +480,7 @@ def test_an_error_comes_with_its_row_after_all_rows_before_it(workers: int) -> N
     feed = Feed(sequences, sampler, count_all, micro_size=1, loader=WorkerOptions(workers))
     for row in good:
         assert rows_of(feed.take().batches[0]) == [row]
-    with pytest.raises(SetpointError, match=r"endless/tap, row 41 is broken"):
+    with refused():
         feed.take()
     feed.close()
 
@@ -495,7 +496,7 @@ class Answered(Endless):
 @pytest.mark.parametrize("method", ["concatenate", "next_fit"])
 def test_targets_of_documents_are_refused_and_not_ignored(method: str) -> None:
     sequences, sampler = endless(Answered(), 10, method)
-    with pytest.raises(SetpointError, match="'endless/tap#0' marks trained tokens"):
+    with refused():
         sequences.batch_of(sampler.take(1))
     sampler.close()
 
@@ -514,18 +515,18 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
     path.write_text(text.replace("xyz", "zyx"))  # of the same size
     again = open_stream(section)
     again[1].load_state_dict(state)
-    with pytest.raises(SetpointError, match=f"documents from {part}, row .* have changed"):
+    with refused():
         take(again, 1)
     again[1].close()
     again[1].load_state_dict(state, other_data=True)
     assert len(take(again, 3)) == 3
     again[1].close()
     path.write_text(text + "\n")  # of another size
-    with pytest.raises(SetpointError, match="digest was"):
+    with refused():
         open_stream(section)[1].load_state_dict(state)
     path.unlink()
     gone = open_stream(section)
-    with pytest.raises(SetpointError, match="digest was"):
+    with refused():
         gone[1].load_state_dict(state)
     gone[1].load_state_dict(state, other_data=True)
     take(gone, 1)
@@ -534,23 +535,21 @@ def test_a_stream_that_changed_is_refused_where_it_goes_on(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize(
-    ("change", "named"),
+    "change",
     [
-        ({"seed": 6}, "seed was 6"),
-        ({"shuffle_buffer": 7}, "shuffle_buffer was 7"),
-        ({"method": "next_fit"}, "method was next_fit"),
-        ({"lanes": {"0": {"item": -1}}}, "invalid position"),
-        ({"taken": -1}, "taken is -1"),
+        {"seed": 6},
+        {"shuffle_buffer": 7},
+        {"method": "next_fit"},
+        {"lanes": {"0": {"item": -1}}},
+        {"taken": -1},
     ],
+    ids=str,
 )
-def test_a_state_of_another_stream_is_refused(
-    change: dict[str, Any], named: str, tmp_path: Path
-) -> None:
+def test_a_state_of_another_stream_is_refused(change: dict[str, Any], tmp_path: Path) -> None:
     sampler = open_stream(section_of("jsonl", tmp_path / "data"))[1]
-    with pytest.raises(SetpointError) as caught:
-        state = sampler.state_dict()["sources"][""]
+    state = sampler.state_dict()["sources"][""]
+    with refused():
         sampler.load_state_dict({"sources": {"": {**state, **change}}})
-    assert str(caught.value).startswith(f"data loader state: {named}")
 
 
 def test_documents_are_held_out_by_the_hash_of_their_names(tmp_path: Path) -> None:
@@ -567,7 +566,7 @@ def test_documents_are_held_out_by_the_hash_of_their_names(tmp_path: Path) -> No
     assert sorted([*names, lowest.files[0].name]) == sorted(both)
     (tmp_path / "only.txt").write_text("text")
     one = Text(paths=(f"{tmp_path}/only.txt",), streaming=True)
-    with pytest.raises(SetpointError, match=r"0\.05 cannot be held out of 1 streamed document\."):
+    with refused():
         hold_out([stream_of(one, held_out=0.05)], TOKENIZER)
 
 
@@ -578,27 +577,34 @@ def test_filters_are_applied_while_reading(tmp_path: Path) -> None:
     expected = oracle_rows(parts, "text", epochs=2)
     assert take(open_stream(section), len(expected)) == expected
     section.filter = Filter(longest=3)
-    with pytest.raises(SetpointError, match="hold no document to train on"):
+    with refused():
         take(open_stream(section), 1)
 
 
 @pytest.mark.parametrize(
-    ("fields", "path"),
+    "fields",
     [
-        ({"sources": ("text", "random")}, "sources.0.streaming"),
-        ({"sources": ("text 1 2", "random 1"), "held_out": 0.0}, "sources.0.epochs"),
-        ({"sources": ("text 1", "random 1")}, "held_out"),
-        ({"held_out": 3.0}, "held_out"),
-        (
-            {"sources": ("text 1",), "mixture": Mixture(by="tokens"), "packing": NEXT_FIT},
-            "mixture.by",
-        ),
-        ({"packing": Packing(method="none", length_buckets=True)}, "packing.length_buckets"),
-        ({"validation": ("text",)}, "validation.0.streaming"),
-        ({"sources": ("random",), "shuffle_buffer": 5}, "shuffle_buffer"),
+        {"sources": ("text", "random")},
+        {"sources": ("text 1 2", "random 1"), "held_out": 0.0},
+        {"sources": ("text 1", "random 1")},
+        {"held_out": 3.0},
+        {"sources": ("text 1",), "mixture": Mixture(by="tokens"), "packing": NEXT_FIT},
+        {"packing": Packing(method="none", length_buckets=True)},
+        {"validation": ("text",)},
+        {"sources": ("random",), "shuffle_buffer": 5},
+    ],
+    ids=[
+        "without weights",
+        "epochs",
+        "held out of one",
+        "number held out",
+        "tokens",
+        "buckets",
+        "validation",
+        "buffer",
     ],
 )
-def test_what_does_not_go_with_a_stream_is_refused(fields: dict[str, Any], path: str) -> None:
+def test_what_does_not_go_with_a_stream_is_refused(fields: dict[str, Any]) -> None:
     def source(text: str) -> Any:
         kind, *numbers = text.split()
         weight, epochs = [*map(float, numbers), None, None][:2]
@@ -610,6 +616,5 @@ def test_what_does_not_go_with_a_stream_is_refused(fields: dict[str, Any], path:
     for name in ("sources", "validation"):
         if name in given:
             given[name] = tuple(map(source, given[name]))
-    with pytest.raises(SetpointError) as caught:
+    with refused():
         resolve(Data(**given))
-    assert path in str(caught.value)

@@ -17,6 +17,7 @@ from setpoint.data.document import Document
 from setpoint.data.tokenizer import HuggingFaceTokenizer
 from setpoint.data.vocabulary import TextPiece
 
+from ..support.snapshots import refused
 from .tokenizers_here import BEGIN, END, byte_level, sentence_piece, word_piece
 
 
@@ -76,9 +77,9 @@ def test_separator(tmp_path: Path) -> None:
     settings.write_text(json.dumps({"bos_token": BEGIN}))
     assert built(folder).separator == begins.separator
     settings.unlink()
-    with pytest.raises(SetpointError, match=r"defines neither\.\nValid: <\|endoftext\|>, <\|begin"):
+    with refused():
         built(folder)
-    with pytest.raises(SetpointError, match="'<end>' is not in"):
+    with refused():
         built(folder, separator="<end>")
 
 
@@ -110,12 +111,12 @@ def test_limits_in_the_file_do_not_cut_documents(tmp_path: Path) -> None:
 
 def test_text_that_is_no_utf8(tmp_path: Path) -> None:
     tokenizer = built(byte_level(tmp_path))
-    with pytest.raises(SetpointError, match=r"document 'a/b': .* byte 3 is 0xe9, which is invalid"):
+    with refused():
         build_corpus([Document("a/b", b"caf\xe9")], tokenizer, side="train")
 
 
 def test_tokens_without_certain_bytes(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="is of type WordPiece, which does not keep"):
+    with refused():
         built(word_piece(tmp_path))
 
 
@@ -125,18 +126,18 @@ def test_a_file_that_the_library_refuses(tmp_path: Path) -> None:
     found = json.loads(file.read_text())
     found["pre_tokenizer"] = {"type": "Telepathy"}
     file.write_text(json.dumps(found))
-    with pytest.raises(SetpointError, match=r"tokenizer\.json of .* cannot be used"):
+    with pytest.raises(SetpointError, match="tokenizer.json of .* cannot be used: "):
         built(folder)
 
 
 def test_without_the_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tokenizers", None)
-    with pytest.raises(SetpointError, match=r"needs the package 'tokenizers': install 'setpoint\["):
+    with refused():
         built(byte_level(tmp_path))
 
 
 def test_an_id_outside_the_vocabulary(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match=r"294 is not a token of .*\nValid: 0 to 293"):
+    with refused():
         built(byte_level(tmp_path)).decode([1, 294])
 
 
@@ -160,11 +161,11 @@ def test_added_tokens_are_control_tokens_behind_the_last(tmp_path: Path) -> None
     (kept / "tokenizer_config.json").write_bytes((folder / "tokenizer_config.json").read_bytes())
     section = resolve(HuggingFace(path=str(folder), added=("<|im_end|>", "<|tool|>")))
     assert section.build(directory=kept).name == grown.name
-    with pytest.raises(SetpointError, match=r"'<\|tool\|>' is already a token of .*/kept, with id"):
+    with refused():
         resolve(HuggingFace(path=str(kept), added=("<|tool|>",))).build()
 
 
 def test_tokens_are_added_once(tmp_path: Path) -> None:
-    for added, words in ((("a", "a"), "is added.0 again"), (("",), "is empty")):
-        with pytest.raises(ConfigError, match=words):
+    for added in (("a", "a"), ("",)):
+        with refused(ConfigError):
             resolve(HuggingFace(path=str(tmp_path), added=added))

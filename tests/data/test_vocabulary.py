@@ -7,12 +7,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.config import Bytes, HuggingFace
 from setpoint.data.tokenizer import ByteTokenizer
 from setpoint.data.vocabulary import find_tokenizer, read_vocabulary, vocabulary_size
 
+from ..support.snapshots import refused
 from .tokenizers_here import byte_level, sentence_piece
 
 
@@ -42,27 +43,17 @@ def test_a_vocabulary_that_is_a_list(tmp_path: Path) -> None:
     assert read_vocabulary(str(tmp_path)).ids == {"a": 0, "b": 1}
 
 
-@pytest.mark.parametrize(
-    ("text", "words"),
-    [
-        ("{", "is not JSON"),
-        ("[]", "holds no JSON object"),
-        ("{}", r"has no vocabulary \(model\.vocab"),
-        ('{"model": {"vocab": {}}}', "has an empty vocabulary"),
-    ],
-)
-def test_files_that_are_none(tmp_path: Path, text: str, words: str) -> None:
+@pytest.mark.parametrize("text", ["{", "[]", "{}", '{"model": {"vocab": {}}}'])
+def test_files_that_are_none(tmp_path: Path, text: str) -> None:
     (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(SetpointError, match=words):
+    with refused():
         read_vocabulary(str(tmp_path))
 
 
 def test_places_that_hold_none(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match="has no tokenizer.json"):
+    with refused():
         find_tokenizer(str(tmp_path))
-    with pytest.raises(
-        SetpointError, match=r"./nowhere does not exist.\n.*`setpoint tokenizer train`"
-    ):
+    with refused():
         find_tokenizer("./nowhere")
 
 
@@ -73,10 +64,7 @@ def test_what_the_hub_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         raise OSError("no route to host\nand more")
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", no_network)
-    words = (
-        "tokenizer.path: some/thing is not a directory .*: no route to host.*tokenizer.json works"
-    )
-    with pytest.raises(SetpointError, match=words):
+    with refused():
         find_tokenizer("some/thing")
 
     def cached(
@@ -87,7 +75,7 @@ def test_what_the_hub_answers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         return str(tmp_path)
 
     monkeypatch.setattr(huggingface_hub, "snapshot_download", cached)
-    with pytest.raises(SetpointError, match="some/thing@v1 on the hub has no tokenizer.json"):
+    with refused():
         find_tokenizer("some/thing@v1")
     byte_level(tmp_path)
     assert find_tokenizer("some/thing@v1") == tmp_path / "tokenizer.json"
@@ -118,5 +106,5 @@ def test_round_trip_is_exact_and_separators_are_no_text(data: bytes) -> None:
 
 @pytest.mark.parametrize("wrong", [-1, 257, 1000])
 def test_ids_outside_the_vocabulary_are_refused(wrong: int) -> None:
-    with pytest.raises(SetpointError, match=f"{wrong} is not a token(.|\n)*0 to 256"):
+    with refused():
         ByteTokenizer().decode([65, wrong])

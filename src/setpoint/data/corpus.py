@@ -286,14 +286,15 @@ def count_bytes(tokens: TokenArray, token_bytes: npt.NDArray[np.int64]) -> int:
     fast.
     """
     longer = [(token, int(token_bytes[token]) - 1) for token in np.flatnonzero(token_bytes != 1)]
-
-    def count(piece: TokenArray) -> int:
+    total = 0
+    for i in range(0, len(tokens), COUNTED):
+        piece = tokens[i : i + COUNTED]
         if len(longer) > 4:
-            return int(token_bytes[piece].sum())
-        extra = (more * int(np.count_nonzero(piece == token)) for token, more in longer)
-        return len(piece) + sum(extra)
-
-    return sum(count(tokens[i : i + COUNTED]) for i in range(0, len(tokens), COUNTED))
+            total += int(token_bytes[piece].sum())
+        else:
+            extra = (more * int(np.count_nonzero(piece == token)) for token, more in longer)
+            total += len(piece) + sum(extra)
+    return total
 
 
 PIECE = 1 << 24

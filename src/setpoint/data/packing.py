@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from setpoint.config import SetpointError
+from setpoint.config import SetpointError, plural
 from setpoint.data.config import Packing
 from setpoint.data.corpus import LOOKED_AT, Corpus, Ints, Parts
 from setpoint.data.order import EpochCursor, shuffled
@@ -105,9 +105,9 @@ def require_pieces(pieces: DocumentPieces, corpus: Corpus, length: int) -> None:
     if not len(pieces.starts):
         use = "to train on" if corpus.side == "train" else f"in {corpus.side} to evaluate on"
         raise SetpointError(
-            f"data.packing: none of {len(corpus.starts)} documents remains {use}: "
-            f"{pieces.too_long} are longer than a row of {length} tokens and "
-            f"{pieces.without_targets} have no target within that.\n"
+            f"data.packing: of {plural(len(corpus.starts), 'document')}, none is left {use}: "
+            f"{pieces.too_long} longer than a row of {length} tokens, and "
+            f"{pieces.without_targets} without a target within that.\n"
             f"Valid: a larger batch.sequence_length (the longest document takes "
             f"{int(corpus.reads()[1].max(initial=0)):,}), too_long = split for text, or data with "
             "targets."

@@ -353,7 +353,7 @@ def held_out_count(documents: int, held_out: float) -> int:
         few = f"1 to {documents - 1}, or a share below 1" if documents > 1 else "a share below 1"
         raise SetpointError(
             f"data.held_out: {held_out:.15g} of {plural(documents, 'document')} "
-            f"would leave none for training\nValid: {few}"
+            f"would leave none for training.\nValid: {few}."
         )
     return int(held_out)
 
@@ -487,7 +487,9 @@ def _cut(document: Document, held_out: float) -> list[Document]:
 def _too_little(ordered: Sequence[Document], held_out: float, divisible: bool) -> str:
     """Message about documents that are too few to hold out or to cut."""
     first = ordered[0]
-    size = f"{first.size} bytes" if first.tokens is None else f"{len(first.tokens)} tokens"
+    size = plural(first.size, "byte")
+    if first.tokens is not None:
+        size = plural(len(first.tokens), "token")
     reason = f"the only document, '{first.name}', has {size}"
     if len(ordered) > 1:
         reason = f"each of the {len(ordered)} documents has a few bytes, '{first.name}' {size}"

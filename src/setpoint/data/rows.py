@@ -165,7 +165,9 @@ class DocumentRows:
         count, (starts, lengths) = len(parts), (parts.starts, parts.lengths)
         begins, total = np.append(0, parts.ends[:-1]), np.append(0, np.cumsum(lengths))
         used = total[parts.ends] - total[begins]
-        width = self._width(int(used.max()))
+        width = self.sequence_length
+        if self.multiple is not None:
+            width = min(-(-int(used.max()) // self.multiple) * self.multiple, width)
         valid = None if (used == width).all() else np.arange(width) < used[:, None]
         # Of each part its row, and where it begins among the places of all rows.
         row = np.repeat(np.arange(count), parts.ends - begins)
@@ -208,11 +210,6 @@ class DocumentRows:
             source=torch.from_numpy(source),
             sources=None if sources is None else torch.from_numpy(sources),
         )
-
-    def _width(self, longest: int) -> int:
-        if self.multiple is None:
-            return self.sequence_length
-        return min(-(-longest // self.multiple) * self.multiple, self.sequence_length)
 
     def _tokens(
         self,

@@ -29,6 +29,7 @@ from setpoint.data.sources.config import Conversations
 from setpoint.data.tokenizer import ChatTokenizer
 
 from ...support.cases import rotated
+from ...support.snapshots import refused
 from ..tokenizers_here import BEGIN, CHAT, END, byte_level, sentence_piece
 
 # The named templates with the places of answers declared, which transformers needs.
@@ -235,7 +236,7 @@ def test_the_history_of_an_instruction(tmp_path: Path) -> None:
     (found,) = documents(tmp_path, [row], template="plain")
     (expected,) = documents(tmp_path, [TURNS], template="plain")
     assert found.record() == expected.record()
-    with pytest.raises(SetpointError, match="line 1: .*'history': a list of pairs"):
+    with refused():
         documents(tmp_path, [{**row, "history": ["ab"]}], template="plain")
 
 
@@ -244,15 +245,11 @@ def test_columns_of_other_names(tmp_path: Path) -> None:
     columns = {"prompt": "question", "completion": "answer"}
     (found,) = documents(tmp_path, [row], template="plain", columns=columns)
     assert shown(found) == "__b|"
-    said = r"line 1: has no column 'question' \(columns.prompt\); its columns are 'answer'"
-    said += r"\.\nValid: a row with 'question' .prompt. and 'answer' .completion.\."
-    with pytest.raises(SetpointError, match=said):
+    with refused():
         documents(tmp_path, [{"answer": "b"}], template="plain", columns=columns)
-    with pytest.raises(
-        SetpointError, match="Valid: a row with 'question' .prompt. and 'completion'"
-    ):
+    with refused():
         documents(tmp_path, [row], template="plain", columns={"prompt": "question"})
-    with pytest.raises(SetpointError, match="'promt' is not a field of a conversation"):
+    with refused():
         documents(tmp_path, [row], template="plain", columns={"promt": "question"})
 
 
@@ -263,10 +260,10 @@ def test_fields_of_messages_with_other_names(tmp_path: Path) -> None:
         row, columns = {column: turns}, names | fields
         (found,) = documents(tmp_path, [row], template="plain", columns=columns)
         assert shown(found) == "__b|"
-    with pytest.raises(SetpointError, match=r"'messages.0.role': a str is needed, .* missing"):
+    with refused():
         documents(tmp_path, [{"messages": [{"say": "a"}]}], template="plain", columns={"role": "b"})
     row = {"messages": [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]}
-    with pytest.raises(SetpointError, match=r"columns: no message has the field 'speaker'"):
+    with refused():
         documents(tmp_path, [row], template="plain", columns={"role": "speaker"})
 
 
@@ -282,7 +279,7 @@ def test_optional_columns_can_be_missing_in_rows(tmp_path: Path) -> None:
     found = documents(tmp_path, rows, template="plain", columns={"input": "ctx"})
     expected = documents(tmp_path, plain, template="plain")
     assert [shown(each) for each in found] == [shown(each) for each in expected]
-    with pytest.raises(SetpointError, match=r"columns: no row has the column 'ctx'; those of the"):
+    with refused():
         documents(tmp_path, rows[1:], template="plain", columns={"input": "ctx"})
 
 
@@ -300,7 +297,7 @@ def test_segments(tmp_path: Path, folders: dict[str, Path]) -> None:
     assert found.tokens.tolist() == [token for part in parts for token in part]
     assert found.tokens[found.trained].tolist() == parts[1] + parts[3]
     rows = [row, {"segments": [{"text": "a", "label": False}]}]
-    with pytest.raises(SetpointError, match="line 2: .*no segment with label true has a token"):
+    with refused():
         documents(tmp_path, rows, tokenizer)
 
 
@@ -366,9 +363,9 @@ def test_tool_calls_are_kept_and_trained_on(tmp_path: Path, folders: dict[str, P
     row = {"messages": [*first, *rest], "functions": functions}
     (former,) = documents(tmp_path, [row], tokenizer, template="chatml")
     assert former.record() == found.record()
-    with pytest.raises(SetpointError, match="loses the message 1 .* or its tool calls"):
+    with refused():
         documents(tmp_path, [{"messages": messages}], template="plain")
-    with pytest.raises(SetpointError, match="field 'tools': .*plain.* does not write tools"):
+    with refused():
         documents(tmp_path, [{"messages": DIALOGUE, "tools": TOOLS}], template="plain")
 
 
@@ -476,59 +473,57 @@ def test_answers_of_a_template_of_another_form(tmp_path: Path, folders: dict[str
     assert ends.sum() == 2 and ends[-1]
 
 
-WRONG: dict[str, tuple[Any, str, str]] = {
-    "no shape": ({"body": "a"}, "plain", r"the fields 'body', but one of these comb"),
-    "preferences": ({"chosen": []}, "plain", "has preferences"),
-    "no role": ({"messages": [{"content": "a"}]}, "plain", r"'messages.0.role'.* missing"),
-    "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "plain",
-                 r"'messages.0.content.0': text is needed.*'image'"),
-    "unknown speaker": ({"conversations": [{"from": "dog", "value": "a"}]}, "plain",
-                        r"'conversations.0.from': 'dog' is not one of human, user"),
-    "label": ({"input_ids": [1, 2], "labels": [2, -100]}, "plain", "place 0 has 2, but input_ids"),
-    "masked": ({"input_ids": [1, 2], "labels": [-100, -100]}, "plain",
-               "all of its labels are -100"),
-    "a float": ({"input_ids": [1, 2.5]}, "plain", r"it contains 2.5"),
-    "no answer": (chat(("user", "a")), "plain", r"it has no trained tokens: no answer"),
-    "raises": (chat(("tool", "a")), "alpaca", "raises: alpaca has the roles .* no tool"),
-    "role lost": (chat(("tool", "a"), ("assistant", "b")), "plain",
-                  "it writes messages of the role 'tool' as if they had the role 'user'"),
-    "message lost": (chat(("system", "s"), ("user", "a"), ("assistant", "b")),
-                     "{% for m in messages if m.role != 'system' %}"
-        "{{ m.role + m.content }}{% endfor %}",
-                     "loses the message 0 of the role 'system'"),
-    "reordered": (chat(("user", "a"), ("assistant", "b"), ("user", "c")),
-                  "{% for m in messages | reverse %}{{ m.content }}{% endfor %}",
-                  "reorders messages"),
-    "undeclared": (TURNS, "{% for m in messages %}{{ m.role + m.content }}"
-                   "{% generation %}{% endgeneration %}{% endfor %}",
-                   "outside of {% generation %}"),
-    "reserved": (chat(("user", "\ufdd0"), ("assistant", "b")), "plain", r"holds U\+FDD0"),
-    "weight": ({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}, "plain",
-               r"message 0: weight is 0.5, not 0, 1, false or true"),
-    "weight of a question": ({"messages": [{"role": "user", "content": "a", "train": True}]},
-                             "plain", r"only answers of the assistant can be trained on"),
-    "two marks": ({"messages": [{"role": "assistant", "content": "a", "weight": 0, "train": True}]},
-                  "plain", r"message 0: weight is 0 and train is True; they contradict each other"),
-    "half of a pair": ({"messages": [{"role": "assistant", "content": "ab\ud800"}]}, "plain",
-                       r"contains '\\ud800' after .*ab', half of a surrogate pair"),
-    "half of a pair in segments": ({"segments": [{"label": True, "text": "\ud800"}]}, "plain",
-                                   r"half of a surrogate pair"),
-    "first segment": ({"segments": [{"label": True, "text": "a"}]}, "plain",
-                      r"only its first token has label true"),
-    "reasoning": ({"messages": [{"role": "assistant", "content": "a", "reasoning": "b"}]}, "plain",
-                  r"'plain' does not write the reasoning of the message 0"),
-    "arguments": ({"messages": [{"role": "assistant", "tool_calls": [
-        {"name": "f", "arguments": "{"}]}]}, "plain", r"'messages.0.tool_calls.0': arguments are"),
-}  # fmt: skip
+WRONG: dict[str, tuple[Any, str]] = {
+    "no shape": ({"body": "a"}, "plain"),
+    "preferences": ({"chosen": []}, "plain"),
+    "no role": ({"messages": [{"content": "a"}]}, "plain"),
+    "an image": ({"messages": [{"role": "user", "content": [{"type": "image"}]}]}, "plain"),
+    "unknown speaker": ({"conversations": [{"from": "dog", "value": "a"}]}, "plain"),
+    "label": ({"input_ids": [1, 2], "labels": [2, -100]}, "plain"),
+    "masked": ({"input_ids": [1, 2], "labels": [-100, -100]}, "plain"),
+    "a float": ({"input_ids": [1, 2.5]}, "plain"),
+    "no answer": (chat(("user", "a")), "plain"),
+    "raises": (chat(("tool", "a")), "alpaca"),
+    "role lost": (chat(("tool", "a"), ("assistant", "b")), "plain"),
+    "message lost": (
+        chat(("system", "s"), ("user", "a"), ("assistant", "b")),
+        "{% for m in messages if m.role != 'system' %}{{ m.role + m.content }}{% endfor %}",
+    ),
+    "reordered": (
+        chat(("user", "a"), ("assistant", "b"), ("user", "c")),
+        "{% for m in messages | reverse %}{{ m.content }}{% endfor %}",
+    ),
+    "undeclared": (
+        TURNS,
+        "{% for m in messages %}{{ m.role + m.content }}"
+        "{% generation %}{% endgeneration %}{% endfor %}",
+    ),
+    "reserved": (chat(("user", "\ufdd0"), ("assistant", "b")), "plain"),
+    "weight": ({"messages": [{"role": "assistant", "content": "a", "weight": 0.5}]}, "plain"),
+    "weight of a question": (
+        {"messages": [{"role": "user", "content": "a", "train": True}]},
+        "plain",
+    ),
+    "two marks": (
+        {"messages": [{"role": "assistant", "content": "a", "weight": 0, "train": True}]},
+        "plain",
+    ),
+    "half of a pair": ({"messages": [{"role": "assistant", "content": "ab\ud800"}]}, "plain"),
+    "half of a pair in segments": ({"segments": [{"label": True, "text": "\ud800"}]}, "plain"),
+    "first segment": ({"segments": [{"label": True, "text": "a"}]}, "plain"),
+    "reasoning": ({"messages": [{"role": "assistant", "content": "a", "reasoning": "b"}]}, "plain"),
+    "arguments": (
+        {"messages": [{"role": "assistant", "tool_calls": [{"name": "f", "arguments": "{"}]}]},
+        "plain",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", WRONG)
 def test_a_wrong_row_is_named(tmp_path: Path, name: str) -> None:
-    row, template, said = WRONG[name]
-    with pytest.raises(SetpointError, match=said) as caught:
+    row, template = WRONG[name]
+    with refused():
         documents(tmp_path, [{"input_ids": [1, 2]}, row], template=template)
-    assert str(caught.value).startswith("data.sources.0.paths: ")
-    assert "chats.jsonl, line 2: " in str(caught.value)
 
 
 # As in GLM: what ends a message is the marker of the next role.
@@ -669,7 +664,7 @@ def test_rows_without_a_target_can_be_dropped(tmp_path: Path) -> None:
     rows = [chat(("user", "a")), {"input_ids": [1], "labels": [-100]}, TURNS]
     (found,) = documents(tmp_path, rows, template="plain", untrained="drop")
     assert found.name.endswith("#000002")
-    with pytest.raises(SetpointError, match=r"0\.untrained: drop would remove all 2 rows"):
+    with refused():
         documents(tmp_path, rows[:2], template="plain", untrained="drop")
 
 
@@ -677,35 +672,31 @@ def test_a_template_that_is_no_jinja_is_found_by_check(tmp_path: Path) -> None:
     file = tmp_path / "bad.jinja"
     file.write_text("{% for m in messages %}\n{{ m.content }")
     facts = Bytes().build().chat
-    with pytest.raises(SetpointError, match=r"^here: the chat template .*bad\.jinja, line 2: "):
+    with refused():
         fitting_template(str(file), "here", facts)
 
 
 @pytest.mark.parametrize(
-    ("template", "said"),
+    "template",
     [
-        ("chatml", "the chat template 'chatml' writes <|im_start|>, <|im_end|>, and the tokenizer"),
-        ("chatlm", "'chatlm' is neither the name of a chat template nor a file"),
-        ("{% if 1 %}role,content{% endif %} messages", "never writes `messages`, so it is not a"),
-        ("{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}", "writes bos_token"),
-        # A template runs in a sandbox.
-        (
-            "{% set a = ''.__class__.__mro__[1].__subclasses__() %}{{ a }}{{ messages }}",
-            "raises: access to attribute '__",
-        ),
+        "chatml",
+        "chatlm",
+        "{% if 1 %}role,content{% endif %} messages",
+        "{{ bos_token }}{% for m in messages %}{{ m.content }}{% endfor %}",
+        "{% set a = ''.__class__.__mro__[1].__subclasses__() %}{{ a }}{{ messages }}",
     ],
+    ids=["chatml", "misspelled", "no messages", "bos_token", "sandbox"],
 )
-def test_a_template_that_does_not_fit(tmp_path: Path, template: str, said: str) -> None:
-    with pytest.raises(SetpointError) as caught:
+def test_a_template_that_does_not_fit(tmp_path: Path, template: str) -> None:
+    with refused():
         documents(tmp_path, [TURNS], template=template)
-    assert said in str(caught.value)
 
 
 def test_the_templates_of_the_tokenizer(tmp_path: Path) -> None:
     folder = byte_level(tmp_path / "tokenizer", special=CHAT)
     settings_file = folder / "tokenizer_config.json"
     settings_of = json.loads(settings_file.read_text())
-    with pytest.raises(SetpointError, match=r"has no chat template\.\nValid: plain"):
+    with refused():
         documents(tmp_path, [TURNS], tokenizer_in(folder))
     rows = [{"messages": DIALOGUE}]
     expected = documents(tmp_path, rows, tokenizer_in(folder), template="chatml")[0].record()

@@ -11,6 +11,8 @@ from setpoint.data.sources.config import HubDataset
 from setpoint.data.sources.hub_dataset import HubDatasetSource
 from setpoint.train.config import Job
 
+from ...support.snapshots import refused
+
 ROWS = [{"text": f"row {n}", "meta": {"title": f"t{n}"}} for n in range(5)]
 
 
@@ -111,5 +113,5 @@ def test_what_can_be_no_data_set_is_found_by_check() -> None:
 
 def test_remote_code_is_refused_in_words() -> None:
     flags = ["data.sources=[{type=huggingface, path=a/b, trust_remote_code=true}]"]
-    with pytest.raises(SetpointError, match="remote code of data sets and models is never run"):
+    with refused():
         compose(Job, flags=flags).resolve()

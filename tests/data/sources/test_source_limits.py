@@ -4,10 +4,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.data.document import Document
 from setpoint.data.reading import DocumentFilter
 from setpoint.data.sources.config import Filter
+
+from ...support.snapshots import refused
 
 TEXTS = ["", "ab", "abcdef", "€€", "abcdefghij"]
 
@@ -29,7 +31,7 @@ def test_truncation_is_counted_and_cuts_no_character() -> None:
     found, said = kept(longest=5, too_long="truncate")
     assert found == ["", "ab", "abcde", "€", "abcde"]
     assert said == "s: of 5 documents 3 truncated"
-    with pytest.raises(SetpointError, match="the document 's/2' has 6 bytes, more than 5"):
+    with refused():
         kept(longest=5, too_long="error")
 
 
@@ -54,19 +56,20 @@ def test_shards_divide_the_documents_and_do_not_move() -> None:
 
 
 def test_a_filter_that_leaves_nothing_is_an_error() -> None:
-    with pytest.raises(SetpointError, match="of 5 documents, none remain \\(5 too short\\)"):
+    with refused():
         kept(shortest=99)
 
 
 @pytest.mark.parametrize(
-    ("fields", "words"),
+    "fields",
     [
-        ({"too_long": "truncate"}, "longest is null"),
-        ({"shard": 1}, "there is only one part"),
-        ({"shards": 2, "shard": 2}, "there are 2"),
-        ({"shortest": 5, "longest": 4}, "is less than shortest = 5"),
+        {"too_long": "truncate"},
+        {"shard": 1},
+        {"shards": 2, "shard": 2},
+        {"shortest": 5, "longest": 4},
     ],
+    ids=str,
 )
-def test_limits_that_make_no_sense(fields: dict[str, Any], words: str) -> None:
-    with pytest.raises(SetpointError, match=words):
+def test_limits_that_make_no_sense(fields: dict[str, Any]) -> None:
+    with refused():
         resolve(Filter(**fields))

@@ -4,9 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from setpoint.config import SetpointError
 from setpoint.data.sources.config import Stdlib
 from setpoint.data.sources.texts import StdlibSource
+
+from ...support.snapshots import refused
 
 
 def write(root: Path, name: str, data: bytes = b"x = 1\n") -> None:
@@ -57,14 +58,12 @@ def test_include_chooses(library: Path) -> None:
 
 
 def test_nothing_included_is_refused(library: Path) -> None:
-    with pytest.raises(
-        SetpointError, match=r"data\.sources\.0\.include: \['jsn/\*'\] matches none of"
-    ):
+    with refused():
         StdlibSource(Stdlib(include=("jsn/*",)), where="data.sources.0", root=library).paths()
 
 
 def test_a_library_without_sources_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(SetpointError, match=r"no \.py file below(.|\n)*type 'text'"):
+    with refused():
         StdlibSource(Stdlib(), root=tmp_path).paths()
 
 
@@ -73,7 +72,7 @@ def test_an_unreadable_file_is_named(library: Path, monkeypatch: pytest.MonkeyPa
         raise PermissionError(errno.EACCES, "Permission denied", str(path))
 
     monkeypatch.setattr(Path, "read_bytes", deny)
-    with pytest.raises(SetpointError, match=r"cannot read .*abc\.py: Permission denied"):
+    with refused():
         list(StdlibSource(Stdlib(), root=library).documents())
 
 

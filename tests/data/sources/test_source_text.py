@@ -5,13 +5,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.reading import documents_of
 from setpoint.data.sources import texts
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.texts import TextSource, text_files
 from setpoint.data.tokenizer import ByteTokenizer
+
+from ...support.snapshots import refused
 
 
 def names(*paths: str, separator: str | None = None) -> list[str]:
@@ -58,9 +60,9 @@ def test_names_do_not_depend_on_how_the_folder_is_reached(
 
 
 def test_a_separator_that_never_occurs(folder: Path) -> None:
-    with pytest.raises(SetpointError, match=r"separator: '---' does not occur in any of the 3"):
+    with refused():
         names("corpus/*.txt", separator="---")
-    with pytest.raises(SetpointError, match=r"in the file; a backslash is .* double quotes"):
+    with refused():
         names("corpus/a.txt", separator="\\n\\n")
     assert len(names("corpus/*.txt", separator="of b")) == 4
 
@@ -77,7 +79,7 @@ def test_a_file_reached_twice_counts_once(folder: Path) -> None:
 def test_two_files_of_one_name_are_refused(folder: Path) -> None:
     (folder / "other").mkdir()
     (folder / "other" / "a.txt").write_text("another")
-    with pytest.raises(SetpointError, match=r"would both be the document 'text/a\.txt'"):
+    with refused():
         names("corpus/a.txt", "other/a.txt")
 
 
@@ -92,39 +94,31 @@ def test_a_separator_divides_files_into_numbered_documents(folder: Path) -> None
 
 
 @pytest.mark.parametrize(
-    ("data", "offset", "byte"),
-    [
-        (b"caf\xe9 au lait", 3, "0xe9"),
-        ("ok ok ok \u00e9".encode()[:-1], 9, "0xc3"),
-        (b"x" * 100_000 + b"\x80", 100_000, "0x80"),
-    ],
+    "data",
+    [b"caf\xe9 au lait", "ok ok ok \u00e9".encode()[:-1], b"x" * 100_000 + b"\x80"],
+    ids=["Latin-1", "cut character", "late"],
 )
-def test_what_is_not_utf8_is_named_with_its_offset(
-    folder: Path, data: bytes, offset: int, byte: str
-) -> None:
+def test_what_is_not_utf8_is_named_with_its_offset(folder: Path, data: bytes) -> None:
     (folder / "bad.txt").write_bytes(data)
-    with pytest.raises(
-        SetpointError, match=rf"bad\.txt is not UTF-8: byte {byte} at offset {offset} "
-    ):
+    with refused():
         names("bad.txt")
 
 
 @pytest.mark.parametrize(
-    ("path", "words"),
+    "path",
     [
-        ("corpus/none.txt", r"paths\.0: 'corpus/none\.txt' does not exist(.|\n)*a\.txt"),
-        ("corpus/*.rst", r"paths\.0: 'corpus/\*\.rst' matches no file(.|\n)*a\.txt"),
-        ("~nobody-of-this-name/a.txt", r"'~nobody-of-this-name/a\.txt' does not exist"),
-        ("x" * 5000, r"'x+' does not exist"),
-        ("a\0b", r"contains a null byte"),
-        ("none/**/*.txt", r"matches no file \(searched below .*/none\)"),
-        ("empty", r"the folder 'empty' holds no file that is not hidden"),
+        "corpus/none.txt",
+        "corpus/*.rst",
+        "~nobody-of-this-name/a.txt",
+        "x" * 300,
+        "a\0b",
+        "none/**/*.txt",
+        "empty",
     ],
+    ids=["file", "glob", "user", "long", "null byte", "folders", "empty folder"],
 )
-def test_a_path_that_gives_nothing_is_refused_with_what_there_is(
-    folder: Path, path: str, words: str
-) -> None:
-    with pytest.raises(SetpointError, match=words):
+def test_a_path_that_gives_nothing_is_refused_with_what_there_is(folder: Path, path: str) -> None:
+    with refused():
         names(path)
 
 
@@ -133,8 +127,8 @@ def deny(path: Path, mode: str) -> bytes:
 
 
 def test_an_unreadable_file_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Path, "open", deny)
-    with pytest.raises(SetpointError, match=r"cannot read .*a\.txt: Permission denied"):
+    with refused(), monkeypatch.context() as patch:
+        patch.setattr(Path, "open", deny)
         names("corpus/a.txt")
 
 
@@ -180,15 +174,13 @@ def test_a_character_that_is_cut_at_a_separator(
 ) -> None:
     monkeypatch.setattr("setpoint.data.sources.texts.BLOCK", 3)
     (folder / "bad.txt").write_bytes("12345€".encode()[:-1] + b"--more")
-    with pytest.raises(SetpointError, match=r"byte 0xe2 at offset 5 \(invalid continuation"):
+    with refused():
         names("bad.txt", separator="--")
 
 
 def test_text_and_records_in_one_folder_are_told_apart(folder: Path) -> None:
     (folder / "corpus" / "rows.jsonl").write_text('{"text": "a row"}\n')
-    with pytest.raises(
-        SetpointError, match=r"a\.txt is text by its suffix, and .*rows\.jsonl is jsonl"
-    ):
+    with refused():
         names("corpus")
     found = TextSource(Text(paths=("corpus",), format="jsonl")).documents()
     assert [d.name for d in found] == ["text/rows.jsonl#000000"]
@@ -219,7 +211,7 @@ def test_utf_16_is_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_bytes("text\n".encode("utf-16"))
     for separator in (None, "\n"):
         section = Text(paths=(f"{tmp_path}/a.txt",), separator=separator)
-        with pytest.raises(SetpointError, match=r"mark is UTF-16.*\n.*iconv -f UTF-16 -t UTF-8"):
+        with refused():
             list(TextSource(section).documents())
 
 

@@ -61,7 +61,11 @@ class Filter(Config, role=IDENTITY):
             message = f"is less than shortest = {self.shortest}"
             yield Problem("longest", message, valid=(str(self.shortest),))
         if self.shards is not None and self.shard >= self.shards:
-            yield Problem("shard", f"there are {self.shards}", valid=(f"0 to {self.shards - 1}",))
+            yield Problem(
+                "shard",
+                f"is not one of the {self.shards} parts",
+                valid=(f"0 to {self.shards - 1}",),
+            )
 
 
 class SourceConfig(Config, role=IDENTITY):
