@@ -48,7 +48,7 @@ def test_a_hang_ends_in_time_with_the_stack_of_each_rank(
     run = the_run(folder, case)
     # The timeout of a step, not that of the start.
     assert "rank 0 lost its connection to the others: Timed out waiting 4000ms" in said
-    assert f"where each rank was: {run}/logs/rank-N.stacks" in said
+    assert f"where each rank was: runs/{run.name}/logs/rank-N.stacks" in said
     where = [(run / "logs" / f"rank-{rank}.stacks").read_text() for rank in range(2)]
     assert "distributed_c10d.py" in where[0] and "faulty_ranks.py" in where[1]
     assert saved_step(run) == 4
