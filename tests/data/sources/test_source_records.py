@@ -15,6 +15,7 @@ from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Text
 from setpoint.data.sources.texts import TextSource
 
+from ...support.snapshots import refused
 from ..row_files import write_rows
 
 ROWS = [{"text": f'the text, "number"\n{n} €', "meta": {"body": f"b{n}"}} for n in range(700)]
@@ -55,8 +56,8 @@ def test_the_suffix_says_the_format(tmp_path: Path, suffix: str) -> None:
 def test_a_dotted_field_is_nested(tmp_path: Path, name: str) -> None:
     write_rows(tmp_path / name, ROWS[:3])
     assert [text for _, text in read(tmp_path / name, field="meta.body")] == ["b0", "b1", "b2"]
-    said = refusal(tmp_path / name, field="meta.bdy")
-    assert f"data.sources.field: text/{name}, " in said and "its fields are body" in said
+    with refused():
+        read(tmp_path / name, field="meta.bdy")
 
 
 @pytest.mark.parametrize(
@@ -88,17 +89,14 @@ def rows_with(number: int, row: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(
-    ("row", "words"),
-    [
-        ({"txt": "a"}, "text/a.jsonl, line 1,301 has no field 'text'; its fields are txt"),
-        ({"text": None}, "text/a.jsonl, line 1,301: 'text' is null, not a str"),
-        ({"text": "\ud800x"}, r"text/a.jsonl, line 1,301: character 0 is '\ud800', half of a"),
-        ([1], "text/a.jsonl, line 1,301 is a list, not a JSON object"),
-    ],
+    "row",
+    [{"txt": "a"}, {"text": None}, {"text": "\ud800x"}, [1]],
+    ids=["other field", "null", "surrogate", "list"],
 )
-def test_a_bad_row_is_named(tmp_path: Path, row: Any, words: str) -> None:
+def test_a_bad_row_is_named(tmp_path: Path, row: Any) -> None:
     write_rows(tmp_path / "a.jsonl", rows_with(1_300, row))
-    assert words in refusal(tmp_path / "a.jsonl")
+    with refused():
+        read(tmp_path / "a.jsonl")
 
 
 @pytest.mark.parametrize("name", ["a.csv", "a.parquet", "a.arrow"])
@@ -117,7 +115,8 @@ def test_bytes_that_are_not_utf8_are_named_by_their_row(tmp_path: Path, name: st
         else:
             with pa.ipc.new_stream(tmp_path / name, table.schema) as writer:
                 writer.write_table(table)
-    assert f"text/{name}, row 701 is not UTF-8: byte 0xe9 at offset 3" in refusal(tmp_path / name)
+    with refused():
+        read(tmp_path / name)
 
 
 @pytest.mark.parametrize(
@@ -181,7 +180,8 @@ def test_a_field_without_effect_is_refused(path: str, given: dict[str, str], fie
 def test_a_missing_package_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(tmp_path / "a.parquet", ROWS)
     monkeypatch.setitem(__import__("sys").modules, "pyarrow", None)
-    assert "need the package 'pyarrow'" in refusal(tmp_path / "a.parquet")
+    with refused():
+        read(tmp_path / "a.parquet")
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     (problem,) = verify(resolve(Text(paths=(str(tmp_path / "a.parquet"),))), ("files",)).problems
     assert "needs the package 'pyarrow'" in problem.message and "setpoint[data]" in problem.hint

@@ -7,12 +7,14 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
-from setpoint.config import SetpointError, resolve
+from setpoint.config import resolve
 from setpoint.config.resolving.checks import verify
 from setpoint.data.sources.config import Tokens
 from setpoint.data.sources.tokens import TokensSource
 from setpoint.data.token_store import KIND, MANIFEST
 from setpoint.data.tokenizer import Tokenizer
+
+from ...support.snapshots import refused
 
 TOKENIZER = cast(Tokenizer, SimpleNamespace(vocab_size=60_000, separator=9))
 IDS = [9, 50_001, 2, 3, 9, 4, 9, 9, 5, 6]
@@ -25,12 +27,6 @@ def read(path: Path, **fields: Any) -> list[list[int]]:
     assert all(d.name.startswith("tokens/") and d.tokens is not None for d in found)
     assert len({d.name for d in found}) == len(found)
     return [d.tokens.tolist() for d in found if d.tokens is not None]
-
-
-def refusal(path: Path, **fields: Any) -> str:
-    with pytest.raises(SetpointError) as caught:
-        read(path, **fields)
-    return str(caught.value)
 
 
 def write_index(path: Path, ids: Sequence[int], lengths: list[int], documents: list[int]) -> None:
@@ -62,8 +58,8 @@ def test_npy_is_divided_at_separators(tmp_path: Path) -> None:
 def test_raw_bin_needs_a_dtype(tmp_path: Path) -> None:
     np.array(IDS, np.uint16).tofile(tmp_path / "a.bin")
     assert read(tmp_path / "a.bin", token_dtype="uint16") == DOCUMENTS
-    said = refusal(tmp_path / "a.bin")
-    assert "data.sources.token_dtype: " in said and "uint16 for nanoGPT" in said
+    with refused():
+        read(tmp_path / "a.bin")
     (problem,) = verify(resolve(Tokens(paths=(f"{tmp_path}/a.bin",))), ("files",)).problems
     assert problem.path == "token_dtype"
 
@@ -71,9 +67,11 @@ def test_raw_bin_needs_a_dtype(tmp_path: Path) -> None:
 def test_a_header_says_the_dtype(tmp_path: Path) -> None:
     write_headed(tmp_path / "a.bin", IDS)
     assert read(tmp_path / "a.bin") == DOCUMENTS
-    assert "uint32 is not the dtype in" in refusal(tmp_path / "a.bin", token_dtype="uint32")
+    with refused():
+        read(tmp_path / "a.bin", token_dtype="uint32")
     write_headed(tmp_path / "a.bin", IDS, count=99)
-    assert "truncated: it contains 10 of the 99 tokens" in refusal(tmp_path / "a.bin")
+    with refused():
+        read(tmp_path / "a.bin")
 
 
 def test_megatron_says_the_documents(tmp_path: Path) -> None:
@@ -84,12 +82,15 @@ def test_megatron_says_the_documents(tmp_path: Path) -> None:
     write_index(tmp_path / "a", [1, 9, 2], [3], [0, 1])
     assert read(tmp_path / "a.bin") == [[1, 9, 2]]
     (tmp_path / "a.bin").write_bytes(b"\0" * 8)
-    assert "truncated: it contains 2 of the 3 tokens in its index" in refusal(tmp_path / "a.bin")
+    with refused():
+        read(tmp_path / "a.bin")
     index = (tmp_path / "a.idx").read_bytes()
     (tmp_path / "a.idx").write_bytes(index[:40])
-    assert "the index" in refusal(tmp_path / "a.bin")
+    with refused():
+        read(tmp_path / "a.bin")
     (tmp_path / "a.idx").write_bytes(b"x" * 99)
-    assert "is not a Megatron index" in refusal(tmp_path / "a.bin")
+    with refused():
+        read(tmp_path / "a.bin")
 
 
 def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
@@ -97,44 +98,37 @@ def test_a_folder_takes_token_files_alone(tmp_path: Path) -> None:
     write_headed(tmp_path / "b.bin", [3])
     (tmp_path / "README.md").write_text("x")
     assert read(tmp_path) == [[1, 2], [3]]
-    assert "README.md is not a file of tokens" in refusal(tmp_path / "*")
+    with refused():
+        read(tmp_path / "*")
 
 
 @pytest.mark.parametrize(
-    ("ids", "words"),
+    "ids",
     [
-        (
-            np.array([1, 60_000], np.uint32),
-            "contains the token 60000 at position 1, but the vocabulary",
-        ),
-        (np.array([1, -1], np.int32), "contains the token -1 at position 1"),
-        (np.array([1.0]), "contains an array of float64"),
-        (np.array([], np.uint16), "with shape (0,)"),
-        (np.array([9, 9], np.uint16), "has no tokens but separators"),
+        np.array([1, 60_000], np.uint32),
+        np.array([1, -1], np.int32),
+        np.array([1.0]),
+        np.array([], np.uint16),
+        np.array([9, 9], np.uint16),
     ],
+    ids=["too high", "negative", "floats", "empty", "separators"],
 )
-def test_wrong_tokens_are_named(tmp_path: Path, ids: Any, words: str) -> None:
+def test_wrong_tokens_are_named(tmp_path: Path, ids: Any) -> None:
     np.save(tmp_path / "a.npy", ids)
-    said = refusal(tmp_path / "a.npy")
-    assert words in said and "a.npy" in said
+    with refused():
+        read(tmp_path / "a.npy")
 
 
 @pytest.mark.parametrize(
-    ("written", "read_as", "fitting"),
-    [
-        ("uint32", "uint8", "uint32"),
-        ("int64", "uint16", "int64"),
-        ("int32", "uint16", "uint32"),
-        ("uint16", "uint32", "uint16"),
-    ],
+    ("written", "read_as"),
+    [("uint32", "uint8"), ("int64", "uint16"), ("int32", "uint16"), ("uint16", "uint32")],
 )
-def test_parts_of_ids_are_no_ids(tmp_path: Path, written: str, read_as: str, fitting: str) -> None:
+def test_parts_of_ids_are_no_ids(tmp_path: Path, written: str, read_as: str) -> None:
     rng = np.random.default_rng(0)
     for most in (300, 50_000):
         rng.integers(0, most, 4000).astype(written).tofile(tmp_path / "a.bin")
-        said = refusal(tmp_path / "a.bin", token_dtype=read_as)
-        assert said.startswith("data.sources.token_dtype: ") and f"Valid: {fitting};" in said
-        assert f"read as {fitting}" in said and "a.bin" in said
+        with refused():
+            read(tmp_path / "a.bin", token_dtype=read_as)
         read(tmp_path / "a.bin", token_dtype=written)
     rng.integers(0, 256, 4000, np.uint8).tofile(tmp_path / "a.bin")  # bytes are what they seem
     read(tmp_path / "a.bin", token_dtype="uint8")
@@ -144,17 +138,20 @@ def test_a_shard_cut_short(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.array(IDS, np.uint16))
     data = (tmp_path / "a.npy").read_bytes()
     (tmp_path / "a.npy").write_bytes(data[:-3])
-    assert "truncated: it contains 8 of the 10 tokens" in refusal(tmp_path / "a.npy")
+    with refused():
+        read(tmp_path / "a.npy")
     (tmp_path / "a.npy").write_bytes(data[:20])
-    assert "the header of" in refusal(tmp_path / "a.npy")
+    with refused():
+        read(tmp_path / "a.npy")
     (tmp_path / "a.npy").write_bytes(b"x" * 99)
-    assert "is not a .npy file" in refusal(tmp_path / "a.npy")
+    with refused():
+        read(tmp_path / "a.npy")
     (tmp_path / "a.bin").write_bytes(b"123")
-    assert "it is truncated, or has another dtype" in refusal(
-        tmp_path / "a.bin", token_dtype="uint16"
-    )
+    with refused():
+        read(tmp_path / "a.bin", token_dtype="uint16")
     (tmp_path / "a.bin").write_bytes(b"")
-    assert "a.bin is empty" in refusal(tmp_path / "a.bin", token_dtype="uint16")
+    with refused():
+        read(tmp_path / "a.bin", token_dtype="uint16")
 
 
 @pytest.mark.parametrize("name", ["cut.npy", "floats.npy", "pair.bin", "empty.bin"])
@@ -175,5 +172,5 @@ def test_a_cache_of_prepared_data_is_no_folder_of_tokens(tmp_path: Path) -> None
     folder.mkdir(parents=True)
     (folder / MANIFEST).write_text(f'{{"kind": "{KIND}"}}')
     np.save(folder / "train.npy", np.array(IDS, np.uint16))
-    said = refusal(tmp_path / "cache")
-    assert "one, a folder in it, is prepared data" in said and f"paths = ['{folder}']" in said
+    with refused():
+        read(tmp_path / "cache")
