@@ -296,7 +296,8 @@ def layout_of(path: Path, dtype: str | None, where: str) -> TokenLayout:
     if layout is None and dtype is None:
         raise SetpointError(
             f"{where}.token_dtype: {path} has neither a header nor an .idx file that gives "
-            "the dtype of its tokens.\nValid: uint16 for nanoGPT's files, or the dtype they were written with."
+            "the dtype of its tokens.\nValid: uint16 for nanoGPT's files, or the dtype they were "
+            "written with."
         )
     if layout is None:
         given = np.dtype(dtype).newbyteorder("<")
