@@ -23,7 +23,6 @@ from setpoint.precision.mixed_precision import (
     build_scaler,
     cast_parameters,
     convert_state,
-    state_dtype,
 )
 from setpoint.train.config import Job
 from setpoint.train.objective import Objective
@@ -43,21 +42,6 @@ IN_BF16: dict[str, Any] = {"params": "bf16", "compute": "bf16"}
 
 def section(**values: Any) -> Precision:
     return resolve(Precision(**values))
-
-
-def test_a_state_of_other_formats_is_converted() -> None:
-    weight = nn.Parameter(torch.ones(3))
-    optimizer = torch.optim.AdamW([weight])
-    weight.grad = torch.full((3,), 0.1)
-    optimizer.step()
-    before = dict(optimizer.state[weight])
-    for values, dtype in (({"optimizer_state": "bf16"}, BF16), ({}, FP32)):
-        config = section(**values)
-        assert state_dtype(config) == (BF16 if values else None)
-        convert_state(config, optimizer)
-        after = optimizer.state[weight]
-        assert torch.equal(after["exp_avg"], before["exp_avg"].bfloat16().to(dtype))
-        assert after["step"] is before["step"]
 
 
 def test_of_a_foreign_state_only_what_followed_the_weights_is_converted() -> None:

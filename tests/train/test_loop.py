@@ -305,17 +305,3 @@ def test_an_interval_that_is_no_number_of_seconds(tmp_path: Path) -> None:
         own = type("Own", (Callback,), {"min_interval": interval})
         with refused():
             train(small_job(tmp_path, "duration=1 steps"), callbacks=[own()])
-
-
-def test_what_a_callback_does_not_do_is_not_called(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def never(*_: object) -> None:
-        raise AssertionError
-
-    for name in ("before_update", "after_launch", "after_step", "needs_result"):
-        monkeypatch.setattr(Callback, name, never)
-    job = small_job(tmp_path, "duration=2 steps")
-    loop = loop_of(job, Callback())
-    loop.run()
-    assert loop.position.step == 2

@@ -20,9 +20,7 @@ BASE = (
 BELOW = "memory.activation_checkpointing"
 ALL = (f"{BELOW}=full", "memory.activation_offload={limit=4 KiB, smallest=0}")
 WAYS: dict[str, tuple[str, ...]] = {
-    "full": (f"{BELOW}=full",),
     "reentrant parts": (f"{BELOW}={{type=parts, reentrant=true}}",),
-    "operators": (f"{BELOW}=operators",),
     "all": ALL,
 }
 

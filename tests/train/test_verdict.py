@@ -237,18 +237,6 @@ def test_rows_of_skipped_steps_are_the_same_after_a_resume(tmp_path: Path, poiso
     assert found == rows(whole.directory) and all("expert_load" in row for row in found)
 
 
-def test_a_step_that_is_not_taken_leaves_no_copy_of_the_weights(tmp_path: Path) -> None:
-    job = small_job(
-        tmp_path, "resilience.non_finite=skip", "tracking.metrics.update_ratios=[model]"
-    )
-    components = build_components(job)
-    objective: Any = Poisoned(components, {1})
-    components.objective = objective
-    loop = loop_of(job, components=components)
-    assert loop.step().verdict is Verdict.SKIPPED
-    assert loop.engine.norms is not None and not loop.engine.norms.before
-
-
 def test_a_refused_step_leaves_no_gradient_and_lets_a_scale_fall(tmp_path: Path) -> None:
     """A skipped step of fp16 is one whose gradients overflow, so that the next one may not."""
     job = small_job(tmp_path)
