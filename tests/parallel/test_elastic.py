@@ -15,6 +15,7 @@ from setpoint.shapes.placed import as_placed
 
 from ..support.forks import forked
 from ..support.ranks import free_port
+from ..support.snapshots import compare_message
 from ..train.small import events, rows
 from .test_faults import saved_step
 from .test_launch import Launched, folder, processes_of, the_run, words
@@ -47,23 +48,13 @@ def test_numbers_of_ranks_that_follow_one_another_are_one_run(
         torch.testing.assert_close(whole, as_placed(tensor, torch.empty(0)), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("nodes", "said"),
-    [
-        ("1:4", "the run could not continue with 3 of the nodes, which have 3 ranks"),
-        ("4:1", "--nnodes 4:1 is not a number of nodes.\nValid: a number, such as 4, or"),
-        ("1:", "--nnodes 1: is not a number of nodes"),
-    ],
-)
+@pytest.mark.parametrize("nodes", ["1:4", "4:1", "1:"])
 def test_a_range_of_machines_that_the_batch_cannot_follow_is_refused(
-    nodes: str, said: str, capsys: pytest.CaptureFixture[str]
+    nodes: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     place = ("--nnodes", nodes, "--rdzv-endpoint", "localhost:1", "--rdzv-id", "a")
     assert main(["train", "tiny", "--nproc", "1", *place]) == 2
-    shown = capsys.readouterr().err
-    assert said in shown
-    if nodes == "1:4":
-        assert "Valid: 9, 6\nIt could with 1, 2, 4 of them." in shown
+    compare_message(capsys.readouterr().err)
 
 
 @pytest.mark.slow

@@ -64,18 +64,26 @@ def refused(
     """Expect an error with the message stored for the running test.
 
     An `Invalid` is stored with its valid values and advice, each of its parts after its place in
-    the value. Folders of `tmp_path` are stored as HERE, the repository as REPOSITORY, fingerprints
-    of runs as FINGERPRINT, and BLAKE3 digests as DIGEST.
+    the value.
     """
     with pytest.raises(kind) as caught:
         yield caught
+    error = caught.value
+    compare_message(_in_full(error) if isinstance(error, Invalid) else str(error))
+
+
+def compare_message(text: str) -> None:
+    """Compare a text, such as what a command prints, with the one stored for the running test.
+
+    Folders of `tmp_path` are stored as HERE, the repository as REPOSITORY, fingerprints of runs as
+    FINGERPRINT, and BLAKE3 digests as DIGEST.
+    """
     node = os.environ["PYTEST_CURRENT_TEST"].rpartition(" ")[0]
     refusals_of_test[node] += 1
     file, _, test = node.partition("::")
     number = refusals_of_test[node]
     test = test.replace("\n", " ") + (f" {number}" if number > 1 else "")
     path = (MESSAGES / Path(file).relative_to("tests")).with_suffix(".txt")
-    text = _in_full(caught.value) if isinstance(caught.value, Invalid) else str(caught.value)
     message = re.sub(rf"{re.escape(temporary_folders)}/[^/\s'\":,)]+", "HERE", text)
     message = message.replace(str(TESTS.parent), "REPOSITORY")
     for pattern, stand_in in VARIES:

@@ -130,7 +130,8 @@ def plan_run(arguments: Arguments) -> CheckedJob:
     adopt_launcher(composition)
     if start is not None and start.most > 1 and composition.draft.seed is None:
         raise SetpointError(
-            "seed = null: each node would draw a different seed.\nValid: a number, the same on all"
+            "seed = null: each node would draw a different seed.\n"
+            "Valid: a number, the same on all nodes"
         )
     draw_seed(composition.draft)
     job = composition.resolve()
@@ -256,7 +257,7 @@ def _ranks_to_start(arguments: Arguments, composition: Composition[Job]) -> Star
     total = (ranks or 1) * most
     for name, metavar in RENDEZVOUS.items():
         if most > 1 and not arguments.has(name):
-            raise SetpointError(f"--nnodes {given} needs {name} {metavar}, the same on all of them")
+            raise SetpointError(f"--nnodes {given} needs {name} {metavar}, the same on all nodes")
         if most == 1 and arguments.has(name):
             raise SetpointError(f"{name} has no effect on one node (--nnodes)")
     if restarts and total == 1:
@@ -301,8 +302,8 @@ def _refuse_other_numbers(start: Start, composition: Composition[Job]) -> None:
     raise SetpointError(
         f"--nnodes {start.least}:{start.most}: the run could not continue with {nodes} of the "
         f"nodes, which have {nodes * start.ranks} ranks:\n{error}\n"
-        f"It could with {', '.join(fits)} of them.\nValid: a range of these, or sizes that each "
-        f"number of ranks divides"
+        f"It could continue with {', '.join(fits)} nodes.\n"
+        f"Valid: a range of these, or sizes that each number of ranks divides"
     )
 
 
@@ -473,6 +474,6 @@ def _volumes(arguments: Arguments, by_slurm: bool) -> list[tuple[str, str]]:
         name, _, path = text.rpartition(":")
         if not name or not path.startswith("/"):
             what = "/folder" if by_slurm else "claim"
-            raise SetpointError(f"--volume {text} is no {what}:/path, such as {what}:/data")
+            raise SetpointError(f"--volume {text} is not {what}:/path, such as {what}:/data")
         volumes.append((name, path))
     return volumes
