@@ -422,7 +422,8 @@ class ImportedLoss:
                 raise SetpointError(
                     f"{self._title} gives {once:.6g} for one token and {value:.6g} for {words}, "
                     f"but a sum over tokens would give {expected:.6g}; the training loop divides "
-                    "by the tokens of the whole batch"
+                    f"by the tokens of the whole batch\nValid: a sum over the targets other than "
+                    f"{IGNORE_INDEX}, as with reduction='sum' in torch"
                 )
 
     def _value(self, logits: Tensor, targets: Tensor) -> float:
