@@ -29,7 +29,7 @@ from setpoint.units import Period
 
 from .manifest import DamagedCheckpoint, Manifest, read_manifest
 
-PointerName = Literal["latest", "best"]
+PointerName = Literal["best", "latest"]
 """The two files that name a checkpoint."""
 
 POINTERS: tuple[PointerName, ...] = ("latest", "best")
