@@ -157,10 +157,6 @@ def test_perplexity_is_not_capped_and_nonsense_is_refused(loaded: LoadedModel) -
     )
     assert high.perplexity == pytest.approx(math.exp(100))
     for size in (1000.0, math.nan):
+        wrong = replace(loaded, runner=ModelRunner(Wrong(size)))
         with refused(RunError):
-            score(
-                replace(loaded, runner=ModelRunner(Wrong(size))),
-                corpus,
-                sequence_length=8,
-                micro_size=1,
-            )
+            score(wrong, corpus, sequence_length=8, micro_size=1)

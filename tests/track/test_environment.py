@@ -46,19 +46,6 @@ def test_the_users_repository_and_ours(tmp_path: Path) -> None:
         assert ours["setpoint"] == "the same repository"
 
 
-def test_the_users_code_is_read_each_time_and_ours_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[Path] = []
-    module._own_code.cache_clear()
-    monkeypatch.setattr(module, "code_revision", lambda path: asked.append(path) or {"root": None})
-    first, second = environment(directory=tmp_path), environment(directory=tmp_path)
-    module._own_code.cache_clear()
-    assert asked == [tmp_path, Path(module.__file__).parent, tmp_path]
-    first["packages"].clear()  # a copy
-    assert second["packages"]
-
-
 def test_it_never_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*arguments: object) -> None:
         raise RuntimeError("gone")
