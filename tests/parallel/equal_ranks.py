@@ -72,7 +72,7 @@ CASES: dict[str, tuple[str, ...]] = {
     "plain": (),
     "one backward pass a step": ("batch.accumulation=1",),
     "batches that grow": (
-        "batch.accumulation=3",
+        "batch.accumulation=4",
         f"batch.ramp={{start: {WORLD}, increment: {WORLD}, over: {48 * WORLD} tokens}}",
     ),
     "clipping, z-loss, label smoothing": (
