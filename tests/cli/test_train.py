@@ -29,8 +29,6 @@ def run_directory(cli: CommandLine, overrides: str = "") -> str:
 @pytest.mark.parametrize(
     "line",
     [
-        "train small.toml --workspace file",
-        "sweep small.toml --seed 1,2 --workspace file",
         "tokenizer train small.toml --vocab-size 260 --output file/tokens",
         "data prepare small.toml --output file/data",
         "schema --output file/schema.json",
@@ -43,6 +41,13 @@ def test_what_cannot_be_written_is_no_fault_of_the_configuration(
     cli.file("file", "")
     text = cli.refused(line, status=1)
     assert re.search("cannot be (written|created)|not a folder", text), text
+
+
+@pytest.mark.parametrize("command", ["check", "train", "sweep"])
+def test_a_file_is_no_workspace(cli: CommandLine, command: str) -> None:
+    cli.file("file", "")
+    more = " --seed 1,2" * (command == "sweep")
+    assert "file is not a folder" in cli.refused(f"{command} small.toml --workspace file{more}")
 
 
 def test_empty_data_and_data_that_is_not_text(cli: CommandLine) -> None:

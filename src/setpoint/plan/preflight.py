@@ -22,6 +22,7 @@ from setpoint.config.resolving.checks import Verification, whole_problem
 from setpoint.config.values.origin import COMMAND_LINE, ENVIRONMENT, FILE, RECORD
 from setpoint.model.config import HuggingFaceConfig, TransformerConfig
 from setpoint.model.parameters import FORMULAS, count_parameters_of, training_flops
+from setpoint.parallel.rank import own_rank
 from setpoint.train.config import Job, batch_equation
 from setpoint.train.rules.model_rules import known_vocabulary
 from setpoint.train.run_name import run_directory_of
@@ -102,7 +103,7 @@ def preflight(
     # Presets that compile are for machines with GPUs.
     compiles = any(origin.layer in WRITTEN for origin, _ in chain_of(job, "compile"))
     report = Preflight(job, facts, verify(job, needs), compiles=compiles, elsewhere=elsewhere)
-    if "files" in needs and not elsewhere:
+    if "files" in needs and not elsewhere and own_rank() == 0:  # which makes the run directory
         problems = map(partial(whole_problem, (), job), _workspace_problems(job))
         report.problems.extend(problems)
     unknown = _measure(job, facts)
