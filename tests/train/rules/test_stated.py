@@ -135,7 +135,7 @@ FUSED = ("optimizer=sgd", "optimizer.implementation=fused")
 SHORT = ("precision.params=bf16", "precision.compute=bf16")
 IMPORTED = "model={type=import, target=torch.nn.Linear, in_features=8, out_features=8}"
 PATTERN = ("optimizer.no_decay_patterns=[norm]",)
-NEEDS_GPU, NEEDS_MODEL = "need a GPU", "optimizer patterns"
+NEEDS_GPU, NEEDS_MODEL = "need a GPU", "optimizer settings that apply to no parameter of the built"
 
 
 @pytest.mark.parametrize(
