@@ -27,6 +27,7 @@ def words_of(row: Row) -> list[str]:
 
 def file_of(row: Row) -> dict[str, Any]:
     text = row.choices[0] if row.choices else sample(row.takes)
+    value: Any
     try:
         value = tomllib.loads(f"x = {text}")["x"]
     except tomllib.TOMLDecodeError:
