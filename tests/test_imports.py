@@ -148,15 +148,9 @@ OVERRIDES = (
 # The most modules that each command may import. To raise one is a decision: every module costs
 # from a tenth of a millisecond to several, each time that anybody types the command.
 BUDGETS = {
-    "": 33,
-    "--help": 44,
-    f"check tiny {OVERRIDES}": 193,
-    "check exp.toml": 200,
-    "show tiny": 181,
-    "diff tiny exp.toml": 197,
-    "fingerprint tiny": 187,
-    "__complete 2 check --opt": 187,
-}
+    "": 33, "--help": 44, f"check tiny {OVERRIDES}": 193, "check exp.toml": 200, "show tiny": 181,
+    "diff tiny exp.toml": 197, "fingerprint tiny": 187, "__complete 2 check --opt": 187,
+}  # fmt: skip
 # What a slow part is needed for where it is allowed.
 NEEDED = {("diff", "ast"): "the line of a preset that sets a value is looked up in its source"}
 

@@ -46,16 +46,11 @@ def test_other_words_and_more_of_what_is_valid_are_no_failure(old: str, new: str
 @pytest.mark.parametrize(
     ("old", "new"),
     [
-        ("exp.toml:3:1", "exp.toml"),
-        ("> 0", "positive"),
-        ("3e-4", "3e-5"),
-        ("2 problems", "3 problems"),
-        (" Did you mean eps?", ""),
-        ("mean eps", "mean betas"),
-        ("no field 'nois'", "no such field"),
-        ("\n\n  optimizer.nois", "\n  optimizer.nois"),
+        ("exp.toml:3:1", "exp.toml"), ("> 0", "positive"), ("3e-4", "3e-5"),
+        ("2 problems", "3 problems"), (" Did you mean eps?", ""), ("mean eps", "mean betas"),
+        ("no field 'nois'", "no such field"), ("\n\n  optimizer.nois", "\n  optimizer.nois"),
     ],
-)
+)  # fmt: skip
 def test_a_lost_fact_is_seen(old: str, new: str) -> None:
     assert old in TEXT
     assert lost(facts(TEXT), TEXT.replace(old, new))

@@ -5,7 +5,7 @@ import re
 import shlex
 import shutil
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from io import StringIO
@@ -18,6 +18,7 @@ import setpoint.presets as built_in_presets
 from setpoint.cli.main import main
 from setpoint.config.layers.presets import presets
 
+from ..support.snapshots import compare_message
 from .repository import Repository
 
 assert built_in_presets  # imported before a test looks at what is registered
@@ -93,11 +94,15 @@ class CommandLine:
     Arguments:
         folder: the working folder.
         capsys: of pytest.
+        stored: whether the messages of refused commands are compared with stored ones.
     """
 
-    def __init__(self, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def __init__(
+        self, folder: Path, capsys: pytest.CaptureFixture[str], stored: bool = False
+    ) -> None:
         self.folder = folder
         self._capsys = capsys
+        self.stored = stored
 
     def __call__(self, line: str) -> Answer:
         """Run `setpoint` with the words of a line, as a shell splits them."""
@@ -109,11 +114,12 @@ class CommandLine:
     def ok(self, line: str) -> str:
         """What a command prints that must succeed."""
         answer = self(line)
-        assert (answer.status, answer.err) == (0, ""), answer
+        said = re.sub(r"^(evaluating|generating).*: \d+/\d+ .*\n", "", answer.err, flags=re.M)
+        assert (answer.status, said) == (0, ""), answer
         return answer.out
 
     def refused(self, line: str, status: int = 2) -> str:
-        """What a command says that must be refused without writing anything."""
+        """The error of a command that must be refused without writing anything."""
         before = self._contents()
         answer = self(line)
         assert answer.status == status, answer
@@ -123,6 +129,8 @@ class CommandLine:
         assert answer.err.startswith("error: ")
         assert "Traceback" not in answer.err
         assert self._contents() == before
+        if self.stored:
+            compare_message(f"$ setpoint {line}\n{answer.err}")
         return answer.err
 
     def file(self, name: str, text: str | bytes) -> str:
@@ -160,7 +168,7 @@ def cli(
     (tmp_path / "small.toml").write_text(SMALL)
     (tmp_path / "own.py").write_text(OWN)
     registered = dict(presets)
-    yield CommandLine(tmp_path, capsys)
+    yield CommandLine(tmp_path, capsys, stored=True)
     presets.clear()
     presets.update(registered)
 
@@ -182,16 +190,6 @@ def run(cli: CommandLine, trained: Path) -> str:
     shutil.copytree(trained, cli.folder / "runs")
     (name,) = os.listdir(trained)
     return f"runs/{name}"
-
-
-@pytest.fixture
-def transcript(cli: CommandLine) -> Callable[[list[str]], str]:
-    """Runs commands that must be refused; what a terminal would show of them."""
-
-    def run(lines: list[str]) -> str:
-        return "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
-
-    return run
 
 
 @pytest.fixture(scope="session")

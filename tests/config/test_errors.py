@@ -1,4 +1,4 @@
-"""What is wrong is said the same way, whichever layer brought it."""
+"""Errors are the same, whichever layer has the wrong value."""
 
 import pickle
 import re
@@ -122,15 +122,12 @@ def test_a_missing_value_has_the_origin_of_its_item(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        ["--model.heads=0", "--model.dim=65"],
-        ["--model.type=transfomer"],
-        ["--sources=[{type: txt}]"],
-        ["--batch.sequence_length=x"],
-        ["--tracker.url=ftp://x"],
+        ["--model.heads=0", "--model.dim=65"], ["--model.type=transfomer"],
+        ["--sources=[{type: txt}]"], ["--batch.sequence_length=x"], ["--tracker.url=ftp://x"],
         ["--model=${seed}"],
     ],
     ids=" ".join,
-)
+)  # fmt: skip
 def test_wrong_values_cause_no_further_problems(flags: list[str]) -> None:
     with refused(ConfigError):
         compose(Job, flags=flags).resolve()

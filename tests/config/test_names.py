@@ -155,20 +155,10 @@ OTHER_VALUES = {"format.compute": {"fp16": ("half", "16")}, "kind": {"plain": ("
 @pytest.mark.parametrize(
     "flag",
     [
-        "format.compute=half",
-        "format=fp32",
-        "pair=b",
-        "experts=8",
-        "experts=0",
-        "pair=None",
-        "pair=false",
-        "seed=None",
-        "count=null",
-        "kind=none",
-        "count=[1,2]",
-        "count=1,x",
+        "format.compute=half", "format=fp32", "pair=b", "experts=8", "experts=0", "pair=None",
+        "pair=false", "seed=None", "count=null", "kind=none", "count=[1,2]", "count=1,x",
     ],
-)
+)  # fmt: skip
 def test_a_hint_says_what_was_meant(flag: str) -> None:
     with refused(ConfigError):
         compose(Root, flags=[flag]).resolve()

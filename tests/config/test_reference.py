@@ -24,26 +24,17 @@ from ..support.snapshots import refused
 from .helpers import write_record
 
 VALUES: dict[tuple[str | int, ...], object] = {
-    ("a",): 3,
-    ("m", "dim"): 64,
-    ("x", 0, "y"): 2.5,
-    ("t", "loss"): 7,
-    ("s",): "text",
-    ("b",): True,
-}
+    ("a",): 3, ("m", "dim"): 64, ("x", 0, "y"): 2.5, ("t", "loss"): 7, ("s",): "text", ("b",): True,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("${a}", 3),
-        (" ${ m.dim * 4 } ", 256),
-        ("${(a + 1) ** 2 // 3 % 4 / 2}", 0.5),
-        ("${x[0].y * 1e1}", 25.0),
-        ("${t['loss'] - 2.5}", 4.5),
-        ("${b}", True),
+        ("${a}", 3), (" ${ m.dim * 4 } ", 256), ("${(a + 1) ** 2 // 3 % 4 / 2}", 0.5),
+        ("${x[0].y * 1e1}", 25.0), ("${t['loss'] - 2.5}", 4.5), ("${b}", True),
     ],
-)
+)  # fmt: skip
 def test_references_are_evaluated(text: str, value: object) -> None:
     assert Reference(text).evaluate(VALUES.__getitem__) == value
 
@@ -88,20 +79,11 @@ def test_expressions_other_than_arithmetic_are_refused(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "${a / 0}",
-        "${a % 0}",
-        "${2 ** 5000}",
-        "${2 ** 2000 * 2 ** 2000 * 2 ** 2000}",
-        "${(0 - 1) ** 0.5}",
-        "${1e400}",
-        "${1e308 * 10}",
-        "${10 ** 400 / 3}",
-        "${infinite - infinite}",
-        "${0 ** -1}",
-        "${s + 1}",
-        "${2.0 ** 2 ** 4000}",
+        "${a / 0}", "${a % 0}", "${2 ** 5000}", "${2 ** 2000 * 2 ** 2000 * 2 ** 2000}",
+        "${(0 - 1) ** 0.5}", "${1e400}", "${1e308 * 10}", "${10 ** 400 / 3}",
+        "${infinite - infinite}", "${0 ** -1}", "${s + 1}", "${2.0 ** 2 ** 4000}",
     ],
-)
+)  # fmt: skip
 def test_arithmetic_that_has_no_value_is_refused(text: str) -> None:
     with refused(Invalid):
         Reference(text).evaluate({**VALUES, ("infinite",): inf}.__getitem__)
@@ -209,21 +191,11 @@ def test_references_inside_paths_and_items() -> None:
 @pytest.mark.parametrize(
     "flag",
     [
-        "title=a${inner}",
-        "title=a${none}",
-        "title=a${every}",
-        "title=a${parts}",
-        "title=a${name",
-        "title=a${f(x)}",
-        "title=${inner}",
-        "title=${parts}",
-        "name=${none}",
-        "title=a${nam}",
-        "title=a${title}",
-        "count=1${count}",
-        "short=a${name}",
+        "title=a${inner}", "title=a${none}", "title=a${every}", "title=a${parts}", "title=a${name",
+        "title=a${f(x)}", "title=${inner}", "title=${parts}", "name=${none}", "title=a${nam}",
+        "title=a${title}", "count=1${count}", "short=a${name}",
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_put_into_a_text(flag: str) -> None:
     with refused(ConfigError):
         compose(Texts, flags=[flag]).resolve()

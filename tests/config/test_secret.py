@@ -63,15 +63,11 @@ class Vault(Config):
 @pytest.mark.parametrize(
     "value",
     [
-        {"listed": ["env:A", "hunter2"]},
-        {"listed": {"a": "hunter2"}},
-        {"named": "hunter2"},
-        {"named": {"a": {"b": "hunter2"}}},
-        {"pair": ["env:A"]},
-        {"pair": ["env:A", "env:B", "hunter2"]},
-        {"name": "hunter2"},
+        {"listed": ["env:A", "hunter2"]}, {"listed": {"a": "hunter2"}}, {"named": "hunter2"},
+        {"named": {"a": {"b": "hunter2"}}}, {"pair": ["env:A"]},
+        {"pair": ["env:A", "env:B", "hunter2"]}, {"name": "hunter2"},
     ],
-)
+)  # fmt: skip
 def test_secrets_in_containers_are_not_repeated(value: dict[str, object]) -> None:
     problems = problems_of(lambda: compose(Vault, program=value).resolve())
     assert "hunter2" not in str(ConfigError(problems))

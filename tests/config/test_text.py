@@ -53,17 +53,12 @@ def test_sections_are_shown_as_mappings() -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (PlainScalar(""), "''"),
-        (PlainScalar("\x1b[31m"), "'\\x1b[31m'"),
-        (None, "null"),
-        (True, "true"),
-        ([1, "a", [None]], "[1, 'a', [null]]"),
-        ({"a": 1}, "{a: 1}"),
-        (object, "the class object"),
-        ("x" * 1000, "'" + "x" * 96 + "..."),
+        (PlainScalar(""), "''"), (PlainScalar("\x1b[31m"), "'\\x1b[31m'"), (None, "null"),
+        (True, "true"), ([1, "a", [None]], "[1, 'a', [null]]"), ({"a": 1}, "{a: 1}"),
+        (object, "the class object"), ("x" * 1000, "'" + "x" * 96 + "..."),
         (list(range(10**5)), None),
     ],
-)
+)  # fmt: skip
 def test_values_as_errors_show_them(value: object, text: str | None) -> None:
     assert len(for_error(value)) <= 100
     assert text is None or for_error(value) == text

@@ -106,15 +106,9 @@ def stored(flag: str, value: str) -> Any:
 
 
 WORDS = {
-    "[1, 2]": (1, 2),
-    "{k: [1, null]}": {"k": (1, None)},
-    '"1"': "1",
-    "'a, b'": "a, b",
-    "1.5": 1.5,
-    "true": True,
-    "a, b": "a, b",
-    "[]": (),
-}
+    "[1, 2]": (1, 2), "{k: [1, null]}": {"k": (1, None)}, '"1"': "1", "'a, b'": "a, b", "1.5": 1.5,
+    "true": True, "a, b": "a, b", "[]": (),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("words", WORDS)
@@ -315,20 +309,11 @@ def reads_back(config: Root, folder: Any) -> None:
 
 
 REFUSED = {
-    "key 1": {1: "cat", "1": "dog"},
-    "bytes": b"x",
-    "key inside": {"a": [{1: 2}]},
-    "numpy key": {np.int64(1): 2},
-    "array": np.array([1, 2]),
-    "complex": 1j,
-    "inf": float("inf"),
-    "path": pathlib.Path("x"),
-    "enum": Color.RED,
-    "section": Part(),
-    "digits": 10**5000,
-    "surrogate": "\ud800",
-    "function": print,
-}
+    "key 1": {1: "cat", "1": "dog"}, "bytes": b"x", "key inside": {"a": [{1: 2}]},
+    "numpy key": {np.int64(1): 2}, "array": np.array([1, 2]), "complex": 1j, "inf": float("inf"),
+    "path": pathlib.Path("x"), "enum": Color.RED, "section": Part(), "digits": 10**5000,
+    "surrogate": "\ud800", "function": print,
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

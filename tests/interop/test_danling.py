@@ -11,6 +11,7 @@ import torch
 from setpoint.interop.dialect import ConvertedDocument, read_foreign, recognize
 from setpoint.train.config import Job
 
+from ..support.snapshots import compare_problems
 from .converting import assert_rates, job_of, kinds
 
 BASE: dict[str, Any] = {
@@ -144,15 +145,14 @@ def test_groups_and_optimizers(tmp_path: Path) -> None:
     assert optimizer.groups[0].weight_decay_multiplier == 0.0
     assert optimizer.groups[0].options.dump() == {"eps": 1e-6, "betas": [0.8, 0.9]}
     assert converted(tmp_path, optim={"type": "adam", "lr": 1e-3}).optimizer.lr == 1e-3
-    assert [p.path for p in read(tmp_path, optim={"type": "adamz"}).problems] == ["optim.type"]
+    compare_problems(read(tmp_path, optim={"type": "adamz"}).problems)
 
 
 def test_own_keys_and_misspelt_ones(tmp_path: Path) -> None:
     document = read(tmp_path, my_dataset={"path": "x"})
     assert document.problems == [] and document.data["user"]["my_dataset"] == {"path": "x"}
-    document = read(tmp_path, epoch=3)
-    assert [(p.path, p.hint) for p in document.problems] == [("epoch", "Did you mean epochs?")]
-    assert [p.path for p in read(tmp_path, epochs=3).problems] == ["steps"]
+    compare_problems(read(tmp_path, epoch=3).problems)
+    compare_problems(read(tmp_path, epochs=3).problems)
 
 
 def test_values_that_another_one_replaces_are_reported(tmp_path: Path) -> None:
@@ -169,5 +169,4 @@ def test_values_that_another_one_replaces_are_reported(tmp_path: Path) -> None:
     document = read_foreign("danling", str(path))
     for key in ("precision", "activation_checkpoint.module_classes"):
         assert kinds(document)[key] == "differs"
-    (problem,) = document.problems
-    assert problem.path == "checkpoint.interval" and "ckpt.interval = 10" in problem.message
+    compare_problems(document.problems)

@@ -20,6 +20,7 @@ from setpoint.train.config import Job
 from setpoint.train.run import train
 
 from ..data.tokenizers_here import END, byte_level
+from ..support.snapshots import compare_problems
 from .converting import assert_rates, assert_values, job_of, kinds
 
 BASE: dict[str, Any] = {
@@ -177,8 +178,7 @@ def test_the_model_of_the_folder_and_what_needs_a_decision(
     (tmp_path / "config.json").write_text('{"model_type": "llama"}')
     document = read(tmp_path, model_name_or_path=None, dataset_name=None, learning_rte=1.0)
     assert document.data["model"] == {"type": "huggingface", "config": str(tmp_path)}
-    (problem,) = document.problems
-    assert problem.path == "learning_rte" and "learning_rate" in str(problem.hint)
+    compare_problems(document.problems)
     assert kinds(document)["dataset_name"] == "needs a decision"
     assert recognize(str(tmp_path / "job.json")) is None
     read(tmp_path)
@@ -410,8 +410,7 @@ def test_losses_and_weights_are_those_of_the_trainer(tmp_path: Path) -> None:
 
 
 def test_what_trl_has_and_setpoint_has_not_is_reported(tmp_path: Path) -> None:
-    (problem,) = read(tmp_path, beta=0.1, max_length=9).problems
-    assert problem.path == "beta" and "preferences" in problem.message
+    compare_problems(read(tmp_path, beta=0.1, max_length=9).problems)
     more = {"eos_token": "<|im_end|>", "chat_template": "{{x}}", "dataset_mixer": {"a/b": 0.3}}
     document = read(tmp_path, packing=False, lora_r=4, dataset_name=None, **more)
     assert kinds(document)["lora_r"] == "without effect"

@@ -14,7 +14,7 @@ from setpoint.model.build import build_model
 from setpoint.plan.preflight import preflight
 from setpoint.train.config import Job
 
-from ..support.snapshots import refused
+from ..support.snapshots import compare_problems, refused
 from .converting import assert_rates, assert_values, job_of, kinds
 
 SCRIPT = r"""
@@ -174,8 +174,7 @@ def test_a_batch_that_grows_has_its_sizes_steps_and_rates(
 
 def test_a_ramp_that_is_none(tmp_path: Path) -> None:
     for words in ("2 2", "2 2 x", "2 0 9"):
-        (problem,) = read(tmp_path, f"--rampup-batch-size {words}", SAMPLED).problems
-        assert "a start, an increment and a number of samples" in problem.message
+        compare_problems(read(tmp_path, f"--rampup-batch-size {words}", SAMPLED).problems)
     more = "--rampup-batch-size 2 2 90 --lr-decay-iters 60"
     (problem,) = read(tmp_path, more, SAMPLED).problems
     assert problem.path == "lr-decay-iters"
@@ -361,14 +360,12 @@ no_load_optim: null
     assert document.data == read(tmp_path, f"{more} --no-position-embedding", text).data
 
     path.write_text(path.read_text().replace("swiglu", "geglu"))
-    (problem,) = read_foreign("megatron", str(path)).problems
-    assert (problem.path, problem.value) == ("activation-func", "'geglu'")
-    assert problem.message == "is not one of swiglu, squaredrelu, gelu"
+    compare_problems(read_foreign("megatron", str(path)).problems)
 
 
 def test_what_is_reported(tmp_path: Path) -> None:
     document = read(tmp_path, "--num-layer 3 --mtp-num-layers 1")
-    assert [p.path for p in document.problems] == ["num-layer"]
+    compare_problems(document.problems)
     alone = read(tmp_path, "--num-query-groups 2 --first-last-layers-bf16").reports
     idle = {r.key for r in alone if r.kind == "without effect"}
     assert idle >= {"num-query-groups", "first-last-layers-bf16"}
@@ -376,11 +373,10 @@ def test_what_is_reported(tmp_path: Path) -> None:
     assert [r.key for r in resumed.reports if r.kind == "refused"] == ["ckpt-step"]
     assert resumed.data["checkpoint"]["resume"] == "must"
     families = read(tmp_path, "--fim-data --rl-profile --inference-shards 2")
-    assert [p.path for p in families.problems] == ["fim-data"]
+    compare_problems(families.problems)
     assert kinds(families)["rl-profile"] == "refused"
     assert kinds(families)["inference-shards"] == "without effect"
     assert kinds(document)["mtp-num-layers"] == "refused"
-    assert "num-layers" in str(document.problems[0].hint)
     reported = kinds(read(tmp_path, "--log-throughput --rampup-batch-size 8 8 9"))
     assert reported["log-throughput"] == "without effect"
     assert reported["rampup-batch-size"] == "differs"  # since --train-iters is given

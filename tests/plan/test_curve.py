@@ -66,13 +66,10 @@ def test_more_rows_than_anybody_reads_are_refused() -> None:
 @pytest.mark.parametrize(
     ("duration", "unit"),
     [
-        ("3 epochs", "epochs"),
-        ("30 min", "seconds"),
-        ("2 epochs, 30 min", "epochs"),
-        ("1e10 tokens", "steps"),
-        ("300, 2 epochs", "steps"),
+        ("3 epochs", "epochs"), ("30 min", "seconds"), ("2 epochs, 30 min", "epochs"),
+        ("1e10 tokens", "steps"), ("300, 2 epochs", "steps"),
     ],
-)
+)  # fmt: skip
 def test_a_duration_in_every_unit(duration: str, unit: str) -> None:
     given = compose(Job, "llama3-3b", flags=[f"duration={duration}"]).resolve()
     curve = draw_curve(given)

@@ -35,24 +35,18 @@ JOBS: dict[str, tuple[int, tuple[str, ...]]] = {
     "experts outside, recomputed": (
         4,
         (
-            EXPERTS,
-            "parallel.shard=4",
-            "parallel.expert=2",
-            "parallel.expert_mesh_order=expert_major",
-            "memory.activation_checkpointing=full",
+            EXPERTS, "parallel.shard=4", "parallel.expert=2",
+            "parallel.expert_mesh_order=expert_major", "memory.activation_checkpointing=full",
         ),
     ),
     "experts and widths": (
         4,
         (
-            EXPERTS,
-            "parallel.shard=2",
-            "parallel.tensor=2",
-            "parallel.expert=2",
+            EXPERTS, "parallel.shard=2", "parallel.tensor=2", "parallel.expert=2",
             "parallel.expert_tensor=2",
         ),
     ),
-}
+}  # fmt: skip
 
 
 SIZES = ("micro_size", "accumulation")

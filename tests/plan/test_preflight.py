@@ -8,7 +8,7 @@ import pytest
 from torch import nn
 
 from setpoint.cli.check_plan import make_plan
-from setpoint.config import ConfigError, SetpointError, verify
+from setpoint.config import SetpointError, verify
 from setpoint.config.composition import compose
 from setpoint.config.values.user_code import allow_imports
 from setpoint.model.build import count_parameters
@@ -20,7 +20,7 @@ from setpoint.train.config import Job
 from setpoint.train.rules.model_rules import built_pattern_problems
 from setpoint.train.run_name import run_directory_of
 
-from ..support.snapshots import refused
+from ..support.snapshots import compare_problems, refused
 from ..train.small import small_job
 
 
@@ -50,31 +50,23 @@ def test_a_thousand_ranks() -> None:
     assert found.to_json() == {"facts": found.facts, "cautions": [], "skipped": found.skipped}
 
 
-def test_missing_files_are_found(tmp_path: Path) -> None:
-    (tmp_path / "there.txt").write_text("x")
-    paths = [str(tmp_path / name) for name in ("there.txt", "gone.txt", "*.txt", "*.md")]
+def test_missing_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("there.txt").write_text("x")
+    paths = ["there.txt", "gone.txt", "*.txt", "*.md"]
     job = compose(Job, flags=[f"data.sources=[{{type=text, paths={paths}}}]"]).resolve()
-    problems = preflight(job).problems
-    assert [p.path for p in problems] == ["data.sources.0.paths.1", "data.sources.0.paths.3"]
-    assert "does not exist" in problems[0].message
-    assert problems[0].value == repr(paths[1])
-    assert problems[0].origin == "command line data.sources"
+    compare_problems(preflight(job).problems)
 
 
-def test_what_training_refuses_is_found(tmp_path: Path) -> None:
+def test_what_training_refuses_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
     for name in ("a/x.txt", "b/x.txt"):
-        (tmp_path / name).parent.mkdir()
-        (tmp_path / name).write_text("x")
-    (tmp_path / "empty").mkdir()
-    for paths, words in (
-        ([f"{tmp_path}/empty"], f"the folder '{tmp_path}/empty' holds no file"),
-        ([str(tmp_path / name) for name in ("a/x.txt", "b/x.txt")], "would both be the document"),
-    ):
+        Path(name).parent.mkdir()
+        Path(name).write_text("x")
+    Path("empty").mkdir()
+    for paths in (["empty"], ["a/x.txt", "b/x.txt"]):
         job = compose(Job, flags=[f"data.sources=[{{type=text, paths={paths}}}]"]).resolve()
-        (problem,) = preflight(job).problems
-        assert words in problem.message
-        assert not problem.message.startswith("data.")
-        assert problem.hint.startswith("Valid: a ")
+        compare_problems(preflight(job).problems)
         with refused():
             job.data.sources[0].build(where="data.sources.0").files()
 
@@ -95,8 +87,7 @@ def test_a_workspace_must_be_a_folder(
         with pytest.raises(SetpointError):
             RunDirectory.create(run_directory_of(job))
     monkeypatch.setattr(os, "access", lambda *_: False)
-    with refused(ConfigError):
-        raise ConfigError(preflight(job).problems)
+    compare_problems(preflight(job).problems)
 
 
 def test_no_directory_is_promised_where_the_seed_decides(tmp_path: Path) -> None:
@@ -193,16 +184,10 @@ def test_patterns_for_models_that_are_built(tmp_path: Path, model: tuple[str, ..
     wrong = job_of(tmp_path, *model, GROUPS.replace("PATTERN", "query"))
     assert not preflight(wrong).problems
     found = preflight(wrong, ("files", "import", "torch"))
-    (problem,) = found.problems
-    assert problem.path == "optimizer.groups.0.pattern"
-    assert problem.value == "'query'"
-    assert "matches none" in problem.message
-    assert problem.valid
+    compare_problems(found.problems)
     assert skipped not in found.skipped
 
 
 def test_a_model_that_cannot_be_built_is_a_problem(tmp_path: Path) -> None:
     flags = (*GPT2, "model.overrides.vocab_size=3", GROUPS.replace("PATTERN", "wte"))
-    (problem,) = verify(job_of(tmp_path, *flags)).problems
-    assert problem.path == "model.overrides.vocab_size"
-    assert "3 embedding rows are fewer than the 257 tokens" in problem.message
+    compare_problems(verify(job_of(tmp_path, *flags)).problems)

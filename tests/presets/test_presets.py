@@ -108,16 +108,11 @@ def test_a_text_is_learnt_by_heart_and_written(name: str, tmp_path: Path) -> Non
         Job,
         name,
         flags=[
-            f'data.sources=[{{type=text, paths=["{tmp_path}/*.txt"]}}]',
-            "data.held_out=0",
-            "evaluation=null",
-            "batch.global_size=1",
-            f"batch.sequence_length={len(TEXT)}",
-            "duration=40 steps",
-            f"workspace={tmp_path}",
-            "tracking.progress=none",
+            f'data.sources=[{{type=text, paths=["{tmp_path}/*.txt"]}}]', "data.held_out=0",
+            "evaluation=null", "batch.global_size=1", f"batch.sequence_length={len(TEXT)}",
+            "duration=40 steps", f"workspace={tmp_path}", "tracking.progress=none",
         ],
-    ).resolve()
+    ).resolve()  # fmt: skip
     run = train(job).directory
     model = load_pretrained(str(run))
     tokenizer = job.tokenizer.build()

@@ -16,14 +16,15 @@ import json
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from setpoint.config import Invalid, SetpointError
+from setpoint.config import ConfigError, Invalid, SetpointError
+from setpoint.config.words.errors import Problem
 
 TESTS = Path(__file__).parents[1]
 FOLDER = TESTS / "snapshots"
@@ -49,6 +50,8 @@ HEADING = re.compile(r"^== (test_.*)\n", re.MULTILINE)
 VARIES = (
     (re.compile(r"(\b(?:src|tests)/[\w/]+\.py):\d+(?::\d+)?"), r"\1:LINE"),
     (re.compile(r"(\brecord \S+/config\.json):\d+"), r"\1:LINE"),
+    (re.compile(r"\bcommit [0-9a-f]{7}\b"), "commit COMMIT"),
+    (re.compile(r"(?<=fingerprint )[0-9a-f]{64}|(?<=values give )[0-9a-f]{64}"), "FINGERPRINT"),
     (re.compile(r"(\n +Traceback) \(most recent call last\):(?:\n {6}.*)+"), r"\1"),
     (re.compile(r"(\b(?:runs|HERE)/[\w./-]*?(?<!/step)-|\bsmall-)[0-9a-f]{8}\b"), r"\1FINGERPRINT"),
     (re.compile(r"(?<=BLAKE3 )[0-9a-f]{12}|(?<=, not )[0-9a-f]{12}(?=\.\.)"), "DIGEST"),
@@ -89,11 +92,18 @@ def compare_message(text: str) -> None:
     for pattern, stand_in in VARIES:
         message = pattern.sub(stand_in, message)
     message = "\n".join(line.rstrip() for line in message.strip("\n").split("\n"))
+    message = message.encode("utf-8", "backslashreplace").decode()
     if os.environ.get("SETPOINT_UPDATE_SNAPSHOTS") == "1":
         _store(path, test, message)
+        return
     stored = messages(path.read_text(encoding="utf-8") if path.is_file() else "")
     assert test in stored, f"no message is stored for {node}; see {__file__}"
     assert message == stored[test], f"the message of {node} differs from {path}"
+
+
+def compare_problems(problems: Iterable[Problem]) -> None:
+    """Compare the report of problems, of which there is one, with the stored message."""
+    compare_message(str(ConfigError([*problems])))
 
 
 def _in_full(error: Invalid) -> str:

@@ -62,17 +62,11 @@ def test_values_of_points_are_data_like_those_of_flags(
 @pytest.mark.parametrize(
     "words",
     [
-        "--seed 1,2,",
-        "--seed 1,2 --seed 3,4",
-        "--seed 1,2 --seed 3",
-        "--rule.lr uniform(0,1) --rule.lr 3",
-        "--rule.lr uniform(0,1) --rule.lr uniform(0,2)",
-        "--rule.lr uniform(1,0)",
-        "--widths 1,2",
-        "--seed",
-        "seed",
+        "--seed 1,2,", "--seed 1,2 --seed 3,4", "--seed 1,2 --seed 3",
+        "--rule.lr uniform(0,1) --rule.lr 3", "--rule.lr uniform(0,1) --rule.lr uniform(0,2)",
+        "--rule.lr uniform(1,0)", "--widths 1,2", "--seed", "seed",
     ],
-)
+)  # fmt: skip
 def test_wrong_axes_are_refused(words: str) -> None:
     with refused():
         read_command_line(Root, "defaults", [], words.split())

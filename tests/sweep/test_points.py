@@ -173,21 +173,12 @@ def setting(path: str, value: object) -> Setting:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (3e-4, "3e-4"),
-        (PlainScalar("0.0003"), "3e-4"),
-        (0.001, "1e-3"),
-        (1e6, "1e6"),
-        (1.0, "1.0"),
-        (float("inf"), "inf"),
-        (PlainScalar("true"), "true"),
-        (None, "null"),
-        (PlainScalar("null"), "null"),
-        (PlainScalar("10 steps"), "10_steps"),
-        ([0.9, 0.95], "0.9+0.95"),
-        (PlainScalar("[0.9, 0.95]"), "0.9+0.95"),
-        ([1], "+1"),
+        (3e-4, "3e-4"), (PlainScalar("0.0003"), "3e-4"), (0.001, "1e-3"), (1e6, "1e6"),
+        (1.0, "1.0"), (float("inf"), "inf"), (PlainScalar("true"), "true"), (None, "null"),
+        (PlainScalar("null"), "null"), (PlainScalar("10 steps"), "10_steps"),
+        ([0.9, 0.95], "0.9+0.95"), (PlainScalar("[0.9, 0.95]"), "0.9+0.95"), ([1], "+1"),
     ],
-)
+)  # fmt: skip
 def test_values_read_as_people_write_them(value: object, text: str) -> None:
     assert value_text(value) == text
 

@@ -19,17 +19,11 @@ ROWS = [
 @pytest.mark.parametrize(
     ("path", "value"),
     [
-        ("train.loss", 2.0),
-        ("train.loss.min", 1.0),
-        ("train.loss.mean", 2.0),
-        ("loss", 2.0),
-        ("step", 3),
-        ("train.mfu", None),
-        ("evaluation.done", None),
-        ("val.loss", 2.5),
+        ("train.loss", 2.0), ("train.loss.min", 1.0), ("train.loss.mean", 2.0), ("loss", 2.0),
+        ("step", 3), ("train.mfu", None), ("evaluation.done", None), ("val.loss", 2.5),
         ("validation.held_out_loss.min", 2.5),
     ],
-)
+)  # fmt: skip
 def test_values_are_found_by_path(path: str, value: float | None) -> None:
     assert RunMetrics(ROWS).value(MetricPath.parse(path)) == value
 

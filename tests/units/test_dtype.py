@@ -22,16 +22,11 @@ class Formats(Config):
 @pytest.mark.parametrize(
     ("text", "name"),
     [
-        ("bf16", "bfloat16"),
-        ("bfloat16", "bfloat16"),
-        ("FP32", "float32"),
-        ("torch.float16", "float16"),
-        ("half", "float16"),
-        ("float8-e4m3fn", "float8_e4m3fn"),
-        ("fp8_e5m2", "float8_e5m2"),
-        ("long", "int64"),
+        ("bf16", "bfloat16"), ("bfloat16", "bfloat16"), ("FP32", "float32"),
+        ("torch.float16", "float16"), ("half", "float16"), ("float8-e4m3fn", "float8_e4m3fn"),
+        ("fp8_e5m2", "float8_e5m2"), ("long", "int64"),
     ],
-)
+)  # fmt: skip
 def test_names_and_aliases_are_read(text: str, name: str) -> None:
     assert DType(text) == DType(name)
     assert DType(text).dump() == str(DType(text)) == name

@@ -79,14 +79,9 @@ def test_durations_are_read_and_written() -> None:
 @pytest.mark.parametrize(
     "value",
     [
-        [],
-        ["3 steps", "4 steps"],
-        [True],
-        "3 parsecs",
-        "[3",
-        "never",
+        [], ["3 steps", "4 steps"], [True], "3 parsecs", "[3", "never",
     ],
-)
+)  # fmt: skip
 def test_values_that_are_no_durations_are_refused(value: object) -> None:
     with refused(Invalid):
         Duration.read(value)
@@ -157,9 +152,6 @@ def test_other_arithmetic_is_refused(expression):
 
 
 VALUES = {
-    "whole": Duration(600),
-    "part": Length(10),
-    "half_hour": Duration("30 min"),
-    "epochs": Length("0.5 epochs"),
-    "several": Duration("5 steps", "2 epochs"),
-}
+    "whole": Duration(600), "part": Length(10), "half_hour": Duration("30 min"),
+    "epochs": Length("0.5 epochs"), "several": Duration("5 steps", "2 epochs"),
+}  # fmt: skip

@@ -253,7 +253,7 @@ def data_inspect(arguments: Arguments) -> int:
     data, source = open_data(arguments), arguments.value("--source")
     names = [each.name for each in data.job.data.sources]
     if source is not None and source not in names:
-        raise SetpointError(f"--source {source}: the sources are {', '.join(names)}")
+        raise SetpointError(f"--source {source}: no such source\nValid: {', '.join(names)}")
     samples = _first_rows(data, arguments.integer("--count") or ROWS, source)
     show = _tokens if arguments.has("--tokens") else _text
     emit(

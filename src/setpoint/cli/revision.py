@@ -177,6 +177,11 @@ def _locate(tree: str, revision: Revision, source: str) -> tuple[str, str]:
         if full.startswith(tree + os.sep) and os.path.exists(full):
             return folder, path
     paths = files_at(revision.repository, revision.commit)
+    if from_top in paths:
+        raise SetpointError(
+            f"{source}: {inner} is a link in commit {revision.commit[:SHORT]}, which leads to no "
+            "file of that commit"
+        )
     files = [path for path in paths if names_file(path)]
     by_name = {os.path.basename(path): path for path in files}
     close = nearest(from_top, files, 2, likeness=0.75)

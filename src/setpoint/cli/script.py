@@ -116,7 +116,7 @@ def _load(root: type[C], source: str | os.PathLike[str] | None, words: Sequence[
     if source is not None:
         if parsed.positional:
             raise SetpointError(
-                f"load has two sources, {os.fspath(source)!r} and {parsed.positional[0]!r}"
+                f"load: expected one source, got {os.fspath(source)!r} and {parsed.positional[0]!r}"
             )
         parsed.positional.append(os.fspath(source))
     return _opened(parsed)

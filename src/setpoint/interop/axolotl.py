@@ -245,7 +245,7 @@ def _adapter(c: Conversion) -> None:
     """LoRA, DoRA, ReLoRA, or QLoRA if the weights are in 4 bits."""
     if (name := c.value("adapter")) is None:
         if c.value("load_in_4bit") or c.value("load_in_8bit"):
-            c.wrong("adapter", "given together with load_in_4bit or load_in_8bit")
+            c.wrong("adapter", "given, but load_in_4bit and load_in_8bit need it")
         return
     if (name := c.choice("adapter", "lora", "qlora")) is None:
         return

@@ -62,7 +62,7 @@ def _duration(c: Conversion) -> int | None:
     c.copy_given({"name": "name"})
     steps, epochs = c.number("steps"), c.number("epochs")
     if steps is not None and epochs is not None:
-        c.wrong("steps", "given together with epochs")
+        c.wrong("steps", "valid together with epochs")
     elif steps is not None:
         c.set("duration", f"{steps} steps", "steps")
     elif epochs is not None:
@@ -275,10 +275,10 @@ def _rate(c: Conversion, total: int, peak: float) -> Callable[[int], float] | No
     warmup = total // 20 if warmup is None else warmup
     cooldown = total // 5 if cooldown is None else cooldown
     if ratio is not None and final is not None:
-        c.wrong(f"{prefix}.final_lr", "given together with final_lr_ratio")
+        c.wrong(f"{prefix}.final_lr", "valid together with final_lr_ratio")
         return None
     if warmup + cooldown > total or min(warmup, cooldown) < 0:
-        c.wrong(f"{prefix}.warmup_steps", f"with cooldown_steps at most {total} steps")
+        c.wrong(f"{prefix}.warmup_steps", f"at most {total} steps together with cooldown_steps")
         return None
     scaling = c.value(f"{prefix}.scaling") or ("percentile" if final is None else "numerical")
     if scaling not in ("percentile", "numerical"):

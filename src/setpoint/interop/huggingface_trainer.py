@@ -284,7 +284,7 @@ def _sources(c: Conversion, name: str | None, file: str | None) -> None:
 def _memory(c: Conversion) -> None:
     """Dtypes of products, recomputation and compilation."""
     if c.value("bf16") and c.value("fp16"):
-        c.wrong("fp16", "true together with bf16")
+        c.wrong("fp16", "valid together with bf16")
     elif c.value("bf16"):
         c.set("precision.compute", "bf16", "bf16")
     elif c.value("fp16"):

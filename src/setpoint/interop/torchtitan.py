@@ -32,7 +32,7 @@ SPLIT_BACKWARD = ("interleaved_zero_bubble", "zbv_zero_bubble", "dual_pipe_v")
 OTHERS = {
     "rl_": "reinforcement learning is not supported",
     "flux_|kimi_|qwen35_|.*muse_glimmer_.*mm": IMAGES,
-    "sft_|transformers_modeling_backend_sft|qwen3_8b_first": "Python code makes the conversations",
+    "sft_|transformers_modeling_backend_sft|qwen3_8b_first": "its conversations come from Python",
     ".*muse_glimmer_": "attention with an output gate is not supported",
     ".*_mtp": "multi-token prediction is not supported",
     ".*_torchft_": "DiLoCo is not supported",

@@ -49,13 +49,9 @@ def test_values_reach_the_target_as_it_wants_them() -> None:
 def test_a_file_gives_the_same_as_python() -> None:
     allow_imports("tests")
     act = {
-        "type": "import",
-        "target": f"{HERE}.Whole",
-        "size": 1,
-        "betas": [1, 2],
-        "act": f"{HERE}.double",
-        "part": {"type": "import", "target": f"{HERE}.Part", "size": 4},
-    }
+        "type": "import", "target": f"{HERE}.Whole", "size": 1, "betas": [1, 2],
+        "act": f"{HERE}.double", "part": {"type": "import", "target": f"{HERE}.Part", "size": 4},
+    }  # fmt: skip
     given = compose(Net, program={"act": act}).resolve().act.build().given
     assert given["betas"] == (1.0, 2.0)
     assert given["act"] is targets.double

@@ -45,13 +45,10 @@ def test_a_refused_module_is_not_even_imported(
 @pytest.mark.parametrize(
     "text",
     [
-        "torch.optim.Adagard",
-        "torch.optim.adagrad",
-        "torch.optim.Adam.name.x",
-        "tests.config.component_sections.targets.NUMBER",
-        "not_installed_anywhere.thing",
+        "torch.optim.Adagard", "torch.optim.adagrad", "torch.optim.Adam.name.x",
+        "tests.config.component_sections.targets.NUMBER", "not_installed_anywhere.thing",
     ],
-)
+)  # fmt: skip
 def test_missing_modules_and_names_are_explained(text: str) -> None:
     trusted = ("torch.optim", "tests", "not_installed_anywhere")
     with refused():

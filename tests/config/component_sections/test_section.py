@@ -14,7 +14,7 @@ from setpoint.config.draft.walk import dropped_values, leaves, to_minimal, to_pl
 from setpoint.config.record.record import differences, fingerprint, record_files
 from setpoint.config.resolving.checks import verify
 
-from ...support.snapshots import refused
+from ...support.snapshots import compare_problems, refused
 from ..helpers import LAYERS, resolve_through
 from . import targets
 from .sample import Imported, Net, Relu
@@ -128,27 +128,19 @@ def test_what_is_not_imported_is_left_to_verify() -> None:
     config = compose(Net, flags=flags).resolve()
     skipped = [str(check) for check in verify(config, {"files"}).skipped]
     assert "optimizer: the target exists and takes its arguments (needs import)" in skipped
-    found = verify(config).problems
-    assert [problem.path for problem in found] == ["optimizer.target"]
-    assert "has no 'nowhere'" in found[0].message
+    compare_problems(verify(config).problems)
 
 
 @pytest.mark.parametrize(
     "flag",
     [
-        "--optimizer.build=1",
-        "--optimizer._x=1",
-        "--optimizer.class=1",
-        "--only={type=import, target=a.b}",
-        "--optimizer.lr=-1",
-        "--optimizer.rate=https://a:hunter2@b",
-        "--act={type=import, target=nothing}",
-        "--act={type=import, target=os.system}",
-        "--act={type=import}",
-        "--optimizer=torch.optim.Adagrad",
-        "--optimizer.x.y=1",
+        "--optimizer.build=1", "--optimizer._x=1", "--optimizer.class=1",
+        "--only={type=import, target=a.b}", "--optimizer.lr=-1",
+        "--optimizer.rate=https://a:hunter2@b", "--act={type=import, target=nothing}",
+        "--act={type=import, target=os.system}", "--act={type=import}",
+        "--optimizer=torch.optim.Adagrad", "--optimizer.x.y=1",
     ],
-)
+)  # fmt: skip
 def test_wrong_targets_and_arguments_are_refused(flag: str) -> None:
     flags = ["--optimizer=import", f"--optimizer.target={PART}", flag]
     with refused(ConfigError):

@@ -72,15 +72,10 @@ def test_values_are_read_by_the_annotation(annotation: Any, value: object, expec
 @pytest.mark.parametrize(
     ("annotation", "value"),
     [
-        (float | torch.Tensor, "fast"),
-        (torch.Tensor, 3),
-        (tuple[float, float], [1]),
-        (tuple[float, float], 3),
-        (Literal["a", "b"], "c"),
-        (int, 1.5),
-        (int, None),
+        (float | torch.Tensor, "fast"), (torch.Tensor, 3), (tuple[float, float], [1]),
+        (tuple[float, float], 3), (Literal["a", "b"], "c"), (int, 1.5), (int, None),
     ],
-)
+)  # fmt: skip
 def test_values_that_do_not_fit_an_annotation_are_refused(annotation: Any, value: object) -> None:
     with refused(Invalid):
         read(annotation, value)

@@ -67,32 +67,14 @@ def test_multi_line_strings_hide_what_they_hold():
 @pytest.mark.parametrize(
     "text",
     [
-        "a=1\na=2",
-        "a.b=1\na=2",
-        "a={b=1,b=2}",
-        "[a]\n[[a]]",
-        "a = 0x" + "f" * 5000,
-        'a = "\\u12"',
-        'a = "C:\\Users"',
-        "a = x",
-        "a = True",
-        "a = None",
-        "a",
-        "a. = 1",
-        "[[a]",
-        "a = [1, 2\nb = 3",
-        'a = "x\nb = 1',
-        'a = "\\q"',
-        'a = "\\ud800"',
-        'a = "\x01"',
-        "x = 1\na = [2024-01-31]",
-        "a = 2024-01-31 10:00:00Z",
-        "a = " + "[" * 100_000,
+        "a=1\na=2", "a.b=1\na=2", "a={b=1,b=2}", "[a]\n[[a]]", "a = 0x" + "f" * 5000, 'a = "\\u12"',
+        'a = "C:\\Users"', "a = x", "a = True", "a = None", "a", "a. = 1", "[[a]",
+        "a = [1, 2\nb = 3", 'a = "x\nb = 1', 'a = "\\q"', 'a = "\\ud800"', 'a = "\x01"',
+        "x = 1\na = [2024-01-31]", "a = 2024-01-31 10:00:00Z", "a = " + "[" * 100_000,
         ".".join("a" * 100_000) + " = 1",
-        "[" + ".".join("a" * 40) + "]\n" + ".".join("b" * 40) + "=1",
-        "a = " + "1" * 4301,
+        "[" + ".".join("a" * 40) + "]\n" + ".".join("b" * 40) + "=1", "a = " + "1" * 4301,
     ],
-)
+)  # fmt: skip
 def test_toml_is_refused_with_its_place(text):
     with refused(FileError):
         parse(text, "toml", "f")
@@ -110,26 +92,12 @@ def test_brackets_in_texts_and_comments_close_nothing(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        '{"a": 1,\n "a": 2}',
-        '{"a": NaN}',
-        '{"a": Infinity}',
-        '{"a": True}',
-        '{"a": text}',
-        '{"a": 01}',
-        "{a: 1}",
-        "{'a': 1}",
-        '{"a": 1,}',
-        '{"a": 1} x',
-        "// x\n{}",
-        '{"a": 1',
-        '{"a": "\t"}',
-        '{"a": "\\u12"}',
-        '{"a": "\\ud800"}',
-        "[1]",
-        "[" * 100_000,
+        '{"a": 1,\n "a": 2}', '{"a": NaN}', '{"a": Infinity}', '{"a": True}', '{"a": text}',
+        '{"a": 01}', "{a: 1}", "{'a': 1}", '{"a": 1,}', '{"a": 1} x', "// x\n{}", '{"a": 1',
+        '{"a": "\t"}', '{"a": "\\u12"}', '{"a": "\\ud800"}', "[1]", "[" * 100_000,
         '{"a": ' + "1" * 4301 + "}",
     ],
-)
+)  # fmt: skip
 def test_json_is_refused_with_its_place(text):
     with refused(FileError):
         parse(text, "json", "f")
@@ -183,16 +151,11 @@ def test_words_for_null_in_yaml(text):
 @pytest.mark.parametrize(
     ("path", "place"),
     [
-        (("model", "dim"), (5, 3)),
-        (("sources", 0), (8, 5)),
-        (("sources", 0, "n", 1), (8, 22)),
-        (("sources", 2), (7, 1)),
-        (("again",), (12, 1)),
-        (("again", "dim"), (5, 3)),
-        (("empty", "x"), (14, 1)),
-        (("nowhere",), None),
+        (("model", "dim"), (5, 3)), (("sources", 0), (8, 5)), (("sources", 0, "n", 1), (8, 22)),
+        (("sources", 2), (7, 1)), (("again",), (12, 1)), (("again", "dim"), (5, 3)),
+        (("empty", "x"), (14, 1)), (("nowhere",), None),
     ],
-)
+)  # fmt: skip
 def test_positions_in_yaml_are_found(path, place):
     assert parse(YAML, "yaml", "f").locate(path) == place
     assert parse(YAML.replace("\n", "\r\n"), "yaml", "f").locate(path) == place
@@ -213,38 +176,15 @@ BOMB = "a0: &a0 [x, x, x, x, x, x, x, x, x]\n" + "".join(
 @pytest.mark.parametrize(
     "text",
     [
-        "a: 1\nb: 2\na: 3",
-        "1: a\n'1': b",
-        "a: !!int 1",
-        "a: &x !foo 1",
-        "a: !!python/object/apply:os.system [ls]",
-        "!x\na: 1",
-        "!" * 200_000,
-        "%YAML 1.1\n---\na: 1",
-        "%YAML 1.2\n%TAG ! tag:x,2000:\n---\na: 1",
-        "<<: {a: 1}",
-        "? [a]\n: 1",
-        "&a a: 1\n*a : 2",
-        ": 1",
-        "a: *b",
-        "a: &b [*b]",
-        BOMB,
-        "a: 1\n---\nb: 2",
-        "- a",
-        "a: " + "[" * 100_000,
-        "a: &a " + "[" * 40 + "]" * 40 + "\nb: " + "[" * 40 + "*a",
-        "a: b: c",
-        "a: [1, 2",
-        'a: "x',
-        'a: "\\UFFFFFFFF"',
-        'a: "\\ud800"',
-        "a:\n\t- b",
-        "a: \x01",
-        "a: @b",
-        "a: b\nc",
-        'a: "x" y',
+        "a: 1\nb: 2\na: 3", "1: a\n'1': b", "a: !!int 1", "a: &x !foo 1",
+        "a: !!python/object/apply:os.system [ls]", "!x\na: 1", "!" * 200_000,
+        "%YAML 1.1\n---\na: 1", "%YAML 1.2\n%TAG ! tag:x,2000:\n---\na: 1", "<<: {a: 1}",
+        "? [a]\n: 1", "&a a: 1\n*a : 2", ": 1", "a: *b", "a: &b [*b]", BOMB, "a: 1\n---\nb: 2",
+        "- a", "a: " + "[" * 100_000, "a: &a " + "[" * 40 + "]" * 40 + "\nb: " + "[" * 40 + "*a",
+        "a: b: c", "a: [1, 2", 'a: "x', 'a: "\\UFFFFFFFF"', 'a: "\\ud800"', "a:\n\t- b", "a: \x01",
+        "a: @b", "a: b\nc", 'a: "x" y',
     ],
-)
+)  # fmt: skip
 def test_yaml_is_refused_with_its_place(text):
     with refused(FileError):
         parse(text, "yaml", "f")

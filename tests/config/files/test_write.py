@@ -34,16 +34,10 @@ EXAMPLE = {
     "k" * 1100: "long key",
 }
 NOTES = {
-    ("name",): "the name;\ntwice\x00",
-    ("betas", 1): "second",
-    ("grid", 1, 0, "a"): "inside",
-    ("words",): "many",
-    ("words", 1): "one",
-    ("model",): "section",
-    ("sources",): "list",
-    ("sources", 0): "first",
-    ("nowhere",): "left out",
-}
+    ("name",): "the name;\ntwice\x00", ("betas", 1): "second", ("grid", 1, 0, "a"): "inside",
+    ("words",): "many", ("words", 1): "one", ("model",): "section", ("sources",): "list",
+    ("sources", 0): "first", ("nowhere",): "left out",
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("format", WRITERS)
@@ -107,12 +101,8 @@ def test_subclasses_become_what_they_stand_for():
 @pytest.mark.parametrize("format", WRITERS)
 def test_what_cannot_be_written(format):
     for data in (
-        {"a": [{"b": {1}}]},
-        {"a": {1: 2}},
-        {"\ud800": 1},
-        {"a": 10**4300},
-        nested(65),
-    ):
+        {"a": [{"b": {1}}]}, {"a": {1: 2}}, {"\ud800": 1}, {"a": 10**4300}, nested(65),
+    ):  # fmt: skip
         with refused():
             WRITERS[format](data)
     assert parse(WRITERS[format](nested(64)), format, "f").data == nested(64)

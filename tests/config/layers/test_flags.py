@@ -26,19 +26,10 @@ def test_switches_need_no_value() -> None:
 @pytest.mark.parametrize(
     "flags",
     [
-        "--seed",
-        "--seed --name=x",
-        "--optimizer.nestrov",
-        "stray",
-        "-x",
-        "-x=3",
-        "=3",
-        "",
-        "--no-deterministic maybe",
-        "--user.no-x",
-        "--optimizer.no-nesterov",
+        "--seed", "--seed --name=x", "--optimizer.nestrov", "stray", "-x", "-x=3", "=3", "",
+        "--no-deterministic maybe", "--user.no-x", "--optimizer.no-nesterov",
     ],
-)
+)  # fmt: skip
 def test_words_that_are_no_overrides_are_refused(flags: str) -> None:
     with refused():
         compose(Job, flags=flags.split(" "))

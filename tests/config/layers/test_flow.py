@@ -39,20 +39,10 @@ def test_words_are_to_be_read_by_type_and_quoted_texts_are_not() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "[1",
-        "{a}",
-        "{a: 1, a: 2}",
-        "[1] 2",
-        "['a",
-        '["\\q"]',
-        '["\\u1_00"]',
-        '["\\ud800"]',
-        "[,]",
-        "[${a]",
-        "[a 'b']]",
-        "[" * 40,
+        "[1", "{a}", "{a: 1, a: 2}", "[1] 2", "['a", '["\\q"]', '["\\u1_00"]', '["\\ud800"]', "[,]",
+        "[${a]", "[a 'b']]", "[" * 40,
     ],
-)
+)  # fmt: skip
 def test_broken_values_are_refused_with_their_position(text: str) -> None:
     with refused(Invalid):
         parse_flow(text)
@@ -89,17 +79,10 @@ def plain(value: object) -> object:
 @pytest.mark.parametrize(
     ("text", "value"),
     [
-        ("true", True),
-        ("FALSE", False),
-        ("-12", -12),
-        ("+007", 7),
-        ("0x1F", 31),
-        ("1.", 1.0),
-        (".5", 0.5),
-        ("-1e-5", -1e-5),
-        (".inf", math.inf),
+        ("true", True), ("FALSE", False), ("-12", -12), ("+007", 7), ("0x1F", 31), ("1.", 1.0),
+        (".5", 0.5), ("-1e-5", -1e-5), (".inf", math.inf),
     ],
-)
+)  # fmt: skip
 def test_scalars_are_read_by_the_core_schema_of_yaml(text, value):
     found = guess(PlainScalar(text))
     assert found == value and type(found) is type(value)

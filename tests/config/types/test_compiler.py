@@ -34,15 +34,10 @@ Uid = NewType("Uid", int)
 @pytest.mark.parametrize(
     ("annotation", "same"),
     [
-        (Sequence[int], tuple[int, ...]),
-        (Sequence, tuple[Any, ...]),
-        (tuple, tuple[Any, ...]),
-        (list, list[Any]),
-        (dict, dict[str, Any]),
-        (Mapping, dict[str, Any]),
-        (Uid, int),
+        (Sequence[int], tuple[int, ...]), (Sequence, tuple[Any, ...]), (tuple, tuple[Any, ...]),
+        (list, list[Any]), (dict, dict[str, Any]), (Mapping, dict[str, Any]), (Uid, int),
     ],
-)
+)  # fmt: skip
 def test_other_words_for_the_same(annotation: Any, same: Any) -> None:
     kind, other = compile_annotation(annotation, "here"), compile_annotation(same, "here")
     assert (type(kind), kind.describe()) == (type(other), other.describe())

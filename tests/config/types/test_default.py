@@ -44,17 +44,10 @@ class Right(Config):
 
 def test_defaults_are_what_the_same_values_would_be() -> None:
     values: dict[str, Any] = {
-        "rate": 1,
-        "path": "a/b",
-        "period": "3 steps",
-        "token": "env:TOKEN",
-        "zero": -0.0,
-        "color": "RED",
-        "pair": (1, 2),
-        "items": [1, 2],
-        "section": {"width": 3},
+        "rate": 1, "path": "a/b", "period": "3 steps", "token": "env:TOKEN", "zero": -0.0,
+        "color": "RED", "pair": (1, 2), "items": [1, 2], "section": {"width": 3},
         "member": "member",
-    }
+    }  # fmt: skip
     usual, given = resolve(Right()), resolve(Right(**values))
     assert usual == given
     assert fingerprint(usual) == fingerprint(given)

@@ -13,6 +13,7 @@ from torch.nn.functional import cross_entropy
 
 from setpoint.cli.main import main
 
+from ..conftest import Refuses
 from . import written
 
 BEFORE, AFTER, LENGTH, ROWS = 6, 5, 32, 4
@@ -287,15 +288,14 @@ def test_megatron(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_a_checkpoint_without_state_asks_for_a_new_one(
-    folder: Path, capsys: pytest.CaptureFixture[str]
+    folder: Path, capsys: pytest.CaptureFixture[str], refuses: Refuses
 ) -> None:
     model = written.decoder(vocab_size=VOCAB)
     (folder / "job.toml").write_text(JOB + MODELS["llama"])
     torch.save(written.tune(model), folder / "model.pt")
     assert main(["checkpoint", "import", "model.pt", "start", "--job", "job.toml"]) == 0
     assert "step 0, weights of 21 tensors, no optimizer state" in capsys.readouterr().out
-    assert main(["train", "job.toml", "--checkpoint.load", "start"]) == 2
-    assert "add optimizer to checkpoint.exclude" in capsys.readouterr().err
+    refuses("train", "job.toml", "--checkpoint.load", "start")
     words = ["--checkpoint.load", "start", "--checkpoint.exclude", '["optimizer"]']
     words += ["--duration", "1", "--seed", "5"]  # other rows: there is no place among them
     assert main(["train", "job.toml", *words]) == 0

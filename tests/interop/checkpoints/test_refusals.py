@@ -1,6 +1,7 @@
 """Checkpoints that are hostile, damaged or of other models are refused in words."""
 
 import copy
+import functools
 import pickle
 from pathlib import Path
 from random import Random
@@ -14,6 +15,7 @@ from setpoint.cli.main import main
 from setpoint.config import SetpointError
 from setpoint.interop.checkpoints.import_weights import import_weights, open_foreign
 
+from ..conftest import Refuses
 from . import written
 
 
@@ -25,175 +27,146 @@ class Hostile:
         return Path.touch, (self.path,)
 
 
-def refused(capsys: pytest.CaptureFixture[str], *words: object) -> str:
-    assert main(["checkpoint", "import", *map(str, words)]) in (1, 2)
-    output = capsys.readouterr().err
-    assert "Traceback" not in output
-    return " ".join(output.split())
+@pytest.fixture
+def refused(refuses: Refuses) -> Refuses:
+    return functools.partial(refuses, "checkpoint", "import")
 
 
-def test_pickles_that_run_code(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_pickles_that_run_code(tmp_path: Path, refused: Refuses) -> None:
     made = tmp_path / "made"
     hostile = {"model": {"w": torch.ones(1)}, "model_args": {}, "config": Hostile(made)}
     torch.save(hostile, tmp_path / "ckpt.pt")
     out = tmp_path / "out"
-    text = refused(capsys, tmp_path / "ckpt.pt", out)
-    assert "Loading it could run code, so it was not loaded" in text
-    assert "getattr" in text  # by which the function is named in the file
+    refused(tmp_path / "ckpt.pt", out)
     for name in ("lit_model.pth", "model.pt"):
         torch.save({"x": Hostile(made)}, tmp_path / name)
-        assert "could run code" in refused(capsys, f"litgpt:{tmp_path / name}", out)
+        refused(f"litgpt:{tmp_path / name}", out)
     folder = written.save_distributed({"tok_embeddings.weight": torch.ones(2)}, tmp_path / "dcp")
     for content in (Hostile(made), {"state_dict_metadata": Hostile(made)}):
         (folder / ".metadata").write_bytes(pickle.dumps(content))
         for name in ("", "torchtitan:", "megatron:"):
-            text = refused(capsys, f"{name}{folder}", out)
-            assert "pathlib.Path.touch. Loading it could run code" in text
+            refused(f"{name}{folder}", out)
     assert not made.exists()
     assert not out.exists()
 
 
-def test_tensors_of_distributed_checkpoints_that_run_code(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_tensors_of_distributed_checkpoints_that_run_code(tmp_path: Path, refused: Refuses) -> None:
     model = written.decoder()
     folder = written.save_distributed(written.titan(model), tmp_path / "dcp")
     path = folder / "__0_0.distcp"
     content = pickle.dumps(Hostile(tmp_path / "made"), protocol=2)
     path.write_bytes(content + path.read_bytes()[len(content) :])  # in place of the first tensor
     config = written.config_json(model, tmp_path / "config")
-    assert "could run code" in refused(capsys, folder, tmp_path / "out", "--model", config)
+    refused(folder, tmp_path / "out", "--model", config)
     assert not (tmp_path / "made").exists()
 
 
-def test_advice_to_read_unsafely_is_not_passed_on(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_advice_to_read_unsafely_is_not_passed_on(tmp_path: Path, refused: Refuses) -> None:
     (tmp_path / "lit_model.pth").write_text("print('a program, and no pickle')")
-    text = refused(capsys, f"litgpt:{tmp_path / 'lit_model.pth'}", tmp_path / "out")
-    assert "is damaged, or was not written by torch.save" in text
-    assert "weights_only" not in text
+    refused(f"litgpt:{tmp_path / 'lit_model.pth'}", tmp_path / "out")
 
 
-def test_damage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_damage(tmp_path: Path, refused: Refuses, capsys: pytest.CaptureFixture[str]) -> None:
     model = written.decoder()
     config = written.config_json(model, tmp_path / "config")
     out = (tmp_path / "out", "--model", config)
     folder = written.save_distributed(written.titan(model), tmp_path / "dcp")
     whole = (folder / "__0_0.distcp").read_bytes()
     (folder / "__0_0.distcp").write_bytes(whole[: len(whole) // 2])
-    assert "cannot be read" in refused(capsys, folder, *out)
+    assert main(["checkpoint", "import", str(folder), *map(str, out)]) == 1
+    assert "its tensors cannot be read" in capsys.readouterr().err
     (folder / "__0_0.distcp").unlink()
-    assert "lacks the file '__0_0.distcp'" in refused(capsys, folder, *out)
+    refused(folder, *out)
     metadata = (folder / ".metadata").read_bytes()
     for length in (0, 3, len(metadata) // 2, len(metadata) - 2):
         (folder / ".metadata").write_bytes(metadata[:length])
-        assert "damaged" in refused(capsys, folder, *out)
+        refused(folder, *out)
     path = tmp_path / "model.pt"
     torch.save(written.tune(model), path)
     content = path.read_bytes()
     for cut in (0, 100, len(content) // 2):
         path.write_bytes(content[:cut])
-        assert "damaged" in refused(capsys, f"torchtune:{path}", *out)
+        assert main(["checkpoint", "import", f"torchtune:{path}", *map(str, out)]) in (1, 2)
+        assert "is damaged, or was not written by torch.save" in capsys.readouterr().err
 
 
-def test_misfits_name_tensor_file_and_both_shapes(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_misfits_name_tensor_file_and_both_shapes(tmp_path: Path, refused: Refuses) -> None:
     model = written.decoder()
     other = written.config_json(written.decoder(intermediate_size=80), tmp_path / "other")
     path = tmp_path / "model.pt"
     torch.save(written.tune(model), path)
-    text = refused(capsys, path, tmp_path / "out", "--model", other)
-    assert str(path) in text
-    assert "layers.0.mlp.w1.weight (96, 64), the model's is (80, 64)" in text
+    refused(path, tmp_path / "out", "--model", other)
     short = {n: t for n, t in written.tune(model).items() if n != "layers.1.sa_norm.scale"}
     torch.save(short | {"extra": torch.ones(2)}, path)
     config = written.config_json(model, tmp_path / "config")
-    text = refused(capsys, path, tmp_path / "out", "--model", config)
-    assert "1 tensor is missing: layers.1.sa_norm.scale (64)" in text
-    assert "1 tensor is not in the model: extra (2)" in text
+    refused(path, tmp_path / "out", "--model", config)
     assert not (tmp_path / "out").exists()
 
 
-def test_what_is_not_known(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_is_not_known(tmp_path: Path, refused: Refuses) -> None:
     out = tmp_path / "out"
     model = written.decoder()
     torch.save(written.tune(model), tmp_path / "model.pt")
-    text = refused(capsys, tmp_path / "model.pt", out)
-    assert "does not record its model. Valid: --model MODEL" in text
-    text = refused(capsys, f"torchtune:{tmp_path / 'none.pt'}", out)
-    assert "there is no file or directory" in text
-    assert "Did you mean torchtune" in refused(capsys, f"torchtun:{tmp_path / 'model.pt'}", out)
+    refused(tmp_path / "model.pt", out)
+    refused(f"torchtune:{tmp_path / 'none.pt'}", out)
+    refused(f"torchtun:{tmp_path / 'model.pt'}", out)
     torch.save({"a": torch.ones(1)}, tmp_path / "a.pt")
-    assert "is not a recognized checkpoint" in refused(capsys, tmp_path / "a.pt", out)
+    refused(tmp_path / "a.pt", out)
     folder = tmp_path / "outputs"
     for step in (90, 100):
         (folder / f"step-{step}").mkdir(parents=True)
         torch.save(written.tune(model), folder / f"step-{step}" / "model.pt")
-    text = refused(capsys, folder, out)
-    assert f"contains checkpoints, but is not one itself. Valid: {folder / 'step-100'}" in text
+    refused(folder, out)
     cut = written.save_distributed(written.titan(model), folder / "step-110") / ".metadata"
     cut.write_bytes(cut.read_bytes()[:100])
-    text = refused(capsys, folder, out)
-    assert f"contains checkpoints, but is not one itself. Valid: {folder / 'step-100'}" in text
+    refused(folder, out)
     torch.save({"a": torch.ones(1)}, folder / "pytorch_model.bin")
-    text = refused(capsys, folder / "pytorch_model.bin", out)
-    assert "is not a recognized checkpoint" in text
+    refused(folder / "pytorch_model.bin", out)
     (folder / "hf").mkdir()
     (folder / "hf" / "config.json").write_text("{}")
     (folder / "hf" / "pytorch_model.bin").write_bytes(pickle.dumps(1))
-    text = refused(capsys, folder / "hf", out)
-    assert "a pickle file, which is not loaded" in text and ".save_pretrained(...)" in text
+    refused(folder / "hf", out)
     save_file({"a": torch.ones(1)}, folder / "hf" / "model.safetensors")
     (folder / "hf" / "gguf").mkdir()
     (folder / "hf" / "gguf" / "model.gguf").write_bytes(b"GGUF")
-    assert "needs no conversion. Valid: `setpoint import" in refused(capsys, folder / "hf", out)
+    refused(folder / "hf", out)
     (tmp_path / "empty").mkdir()
     for system in ("nanogpt", "litgpt", "torchtune", "torchtitan", "megatron", "gguf"):
-        refused(capsys, f"{system}:{tmp_path / 'empty'}", out)
-        refused(capsys, f"{system}:{tmp_path / 'a.pt'}", out)
+        refused(f"{system}:{tmp_path / 'empty'}", out)
+        refused(f"{system}:{tmp_path / 'a.pt'}", out)
     arguments = {**written.nano_args(), "use_rmsnorm": True}
     torch.save({"model": {"w": torch.ones(1)}, "model_args": arguments}, tmp_path / "ckpt.pt")
-    text = refused(capsys, tmp_path / "ckpt.pt", out)
-    assert "model_args has use_rmsnorm, so it was written by a program that differs" in text
+    refused(tmp_path / "ckpt.pt", out)
     family = written.config_json(written.decoder("gemma"), tmp_path / "gemma")
-    text = refused(capsys, tmp_path / "model.pt", out, "--model", family)
-    assert "torchtune checkpoints of the model family gemma are not supported" in text
+    refused(tmp_path / "model.pt", out, "--model", family)
 
 
 def test_other_models_than_the_job(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refused: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     model = written.gpt2(activation_function="gelu")
     content = {"model": written.nano(model), "model_args": written.nano_args(), "iter_num": 5}
     torch.save(content, "ckpt.pt")
-    text = refused(capsys, "ckpt.pt", "out", "--job", "tiny", "--model.dim", "64")
-    assert "ckpt.pt is for another model than the job's" in text
-    assert "model.activation = swiglu, but gelu in the checkpoint" in text
+    refused("ckpt.pt", "out", "--job", "tiny", "--model.dim", "64")
     sizes = ["--model.dim=64", "--model.layers=2", "--model.heads=4", "--model.kv_heads=4",
              "--model.ffn_dim=256", "--model.activation=gelu", "--model.ffn_bias=true",
              "--model.qkv_bias=true", "--model.attention_output_bias=true", "--model.norm",
              "{type = layer_norm, bias = true}", "--model.positions=learned",
              "--model.max_sequence_length=32", "--model.norm_eps=1e-5",
              "--batch.sequence_length=32"]  # fmt: skip
-    text = refused(capsys, "ckpt.pt", "out", "--job", "tiny", *sizes)
-    assert "transformer.wte.weight (128, 64), the model's is (257, 64)" in text
-    text = refused(capsys, "ckpt.pt", "out", "--model.dim", "64")
-    assert "--model.dim" in text and "has no effect without --job" in text
+    refused("ckpt.pt", "out", "--job", "tiny", *sizes)
+    refused("ckpt.pt", "out", "--model.dim", "64")
 
 
 def test_weights_of_a_job_that_are_of_another_system(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, refuses: Refuses, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     torch.save({"a": torch.ones(1)}, "model.pt")
     written.save_distributed({"a": torch.ones(1)}, tmp_path / "step-1")
     for name in ("model.pt", "step-1"):
-        assert main(["train", "tiny", "--model.pretrained", name]) == 2
-        text = " ".join(capsys.readouterr().err.split())
-        assert "`setpoint checkpoint import` converts checkpoints of other systems" in text
+        refuses("train", "tiny", "--model.pretrained", name)
 
 
 ODD: tuple[Any, ...] = (None, True, -1, 10**30, 1.5, "x", [], {}, [1], {"a": 1}, torch.ones(2),
@@ -209,7 +182,7 @@ def holders(value: Any) -> list[tuple[Any, Any]]:
     return [(value, key) for key, _ in pairs] + inner
 
 
-def test_wrong_values_anywhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_wrong_values_anywhere(tmp_path: Path) -> None:
     """A file in which some value is another gives a checkpoint or a sentence."""
     model = written.gpt2(activation_function="gelu")
     tensors = written.nano(model)

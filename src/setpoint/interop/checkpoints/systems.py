@@ -554,11 +554,12 @@ def system_of(source: str) -> tuple[ForeignSystem, Path]:
         SetpointError: the path does not exist, or its content is ambiguous.
     """
     name, colon, rest = source.partition(":")
-    path = Path(rest if colon and name.lower() in SYSTEMS else source).expanduser()
+    is_system = bool(colon) and name.lower() in SYSTEMS
+    path = Path(rest if is_system else source).expanduser()
     if not path.exists():
-        hint = did_you_mean(name, SYSTEMS, " ") if colon else ""
+        hint = did_you_mean(name, SYSTEMS, " ") if colon and not is_system else ""
         raise SetpointError(f"there is no file or directory {path}.{hint}")
-    if colon and name.lower() in SYSTEMS:
+    if is_system:
         return SYSTEMS[name.lower()], path
     name = _recognized(path)
     if name is None:
