@@ -13,7 +13,6 @@ from setpoint.optim.config import MuonConfig
 from setpoint.optim.muon import A, B, C, adjustment, orthogonalize
 
 from ..support.cases import few
-from ..support.forks import forked
 from .problem import Groups, assert_resumes, flat, follow, groups, network
 
 
@@ -168,10 +167,6 @@ def test_state_returns_exactly(state: torch.dtype | None) -> None:
         return build([*matrices, {**rest, "algorithm": "adamw"}], state)
 
     assert_resumes(make, torch.float32)
-
-
-def test_two_ranks_equal_one_process() -> None:
-    forked("tests.optim.sharded_steps")
 
 
 @pytest.mark.parametrize("shape", [(6, 10), (10, 6)])

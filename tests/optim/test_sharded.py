@@ -1,11 +1,7 @@
-"""Run by test_muon.py in a process of its own: two ranks of FSDP2 step as one process does.
+"""Two ranks of FSDP2 step as one process does."""
 
-The ranks are forked from a parent that has imported torch and run nothing, which is faster than
-starting two interpreters.
-"""
-
-import sys
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -28,7 +24,7 @@ from setpoint.optim.config import (
 )
 from setpoint.optim.muon import AllGatherExchange, AllToAllExchange
 
-from ..support.ranks import fork_group
+from ..support.ranks import run_on_ranks
 
 WORLD, STEPS = 2, 3
 WHOLE = ("step", "row_var", "col_var")
@@ -167,7 +163,7 @@ def noise_is_that_of_one_rank() -> None:
             assert torch.equal(divided.data.full_tensor(), alone.data)
 
 
-def one_rank(rank: int, store: str) -> None:
+def steps_are_equal(_: Path) -> None:
     for fields in ({}, {"nesterov": False, "adjust_lr": "match_rms_adamw"}):
         config = resolve(MuonConfig(**fields))
         for state in (None, torch.bfloat16):
@@ -192,5 +188,5 @@ def one_rank(rank: int, store: str) -> None:
     noise_is_that_of_one_rank()
 
 
-if __name__ == "__main__":
-    sys.exit(fork_group(one_rank, WORLD))
+def test_two_ranks_equal_one_process() -> None:
+    run_on_ranks(WORLD, steps_are_equal)
