@@ -309,7 +309,7 @@ class TrainedModel:
             sides = ("held_out",) if texts is None else ()
         if isinstance(sides, str) or not isinstance(sides, Sequence):
             raise SetpointError(
-                f"evaluate: sides = {as_text(sides)}\nValid: a list of held_out and train"
+                f"evaluate: sides = {as_text(sides)}\nValid: a list of held_out, train or both"
             )
         is_named = isinstance(texts, Mapping)
         named = texts if is_named else {} if texts is None else {"text": texts}

@@ -52,7 +52,7 @@ def test_a_separator_divides_files(tmp_path: Path) -> None:
 def test_an_id_beyond_the_vocabulary_is_named_by_check_and_by_training(tmp_path: Path) -> None:
     job = compose(Job, flags=[*write(tmp_path), "model.vocab_size=900"]).resolve()
     at = int(np.flatnonzero(IDS >= 900)[0])
-    said = f"b.bin contains the token {IDS[at]} at position {at:,}, but the vocabulary"
+    said = f"b.bin contains the token {IDS[at]} at position {at:,}, but the tokenizer"
     (problem,) = verify(job, ["files"]).problems
     assert problem.path == "data.sources.0.paths" and said in problem.message
     with refused():

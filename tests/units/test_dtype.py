@@ -63,5 +63,5 @@ def test_names_that_are_no_formats_are_refused(text: object) -> None:
 
 def test_a_format_that_torch_lacks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(torch, "float8_e8m0fnu")
-    with pytest.raises(SetpointError, match="has no number format float8_e8m0fnu"):
+    with pytest.raises(SetpointError, match="has no dtype float8_e8m0fnu"):
         DType("e8m0").torch()

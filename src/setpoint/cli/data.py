@@ -194,7 +194,7 @@ def tokenizer_train(arguments: Arguments) -> int:
         f"{plural(trained.documents, 'document')} with {plural(trained.bytes, 'byte')}"
     ]
     if trained.vocab_size < size:
-        lines.append(f"no pair of tokens occurs twice, so there are fewer than {size:,}")
+        lines.append(f"no further pair of tokens occurs twice, so there are fewer than {size:,}")
     lines.append(f"use it: --tokenizer huggingface --tokenizer.path {output}")
     names = ("vocab_size", "documents", "bytes", "bytes_per_token")
     facts = {"output": output, **{name: getattr(trained, name) for name in names}}

@@ -267,8 +267,8 @@ def _vocabulary_of(tokenizer: TokenizerConfig) -> Vocabulary | None:
 def beyond_vocabulary(place: object, token: int, position: int, size: int) -> str:
     """Message about an id outside the vocabulary."""
     return (
-        f"{place} contains the token {token} at position {position:,}, but the vocabulary of the "
-        f"tokenizer is {size:,}"
+        f"{place} contains the token {token} at position {position:,}, but the tokenizer "
+        f"has {size:,} tokens"
     )
 
 

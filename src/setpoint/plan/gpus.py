@@ -166,7 +166,7 @@ class NodeLinks(Network):
 
 
 class PeakFlops(Config, role=RUNTIME):
-    """FLOPs per second of dense matrix products, without sparsity, by number format."""
+    """FLOPs per second of dense matrix products, without sparsity, by dtype."""
 
     bf16: float | None = field(default=None, gt=0, lt=inf)
     """bfloat16 with fp32 accumulation."""

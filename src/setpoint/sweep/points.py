@@ -101,7 +101,9 @@ def read_command_line(
             line.modifiers.append(text)
             continue
         if None in line.modifiers:
-            raise SetpointError("--with lists values twice; give all of them in one place")
+            raise SetpointError(
+                "--with occurs twice with a list of values; give all values in one list"
+            )
         line.modifiers.append(None)
         if drawn:
             _add_drawn(line, (WITH,), Flag((WITH,), text, "--with"))
@@ -125,7 +127,9 @@ def read_command_line(
 
 def _add_axis(line: SweepCommandLine, path: tuple[str, ...], parts: list[str], label: str) -> None:
     if any(axis.path == path for axis in line.axes):
-        raise SetpointError(f"{label} lists values twice; give all of them in one place")
+        raise SetpointError(
+            f"{label} occurs twice with a list of values; give all values in one list"
+        )
     try:
         values = [point_value(part) for part in parts]
     except SetpointError as error:

@@ -1,4 +1,4 @@
-"""`DType`: a number format by name, resolved to torch's object only where it is used."""
+"""`DType`: a dtype by name, resolved to torch's object only where it is used."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ SPELLINGS = r"^\s*([tT][oO][rR][cC][hH]\.)?({})\s*$".format(
 
 
 class DType(Scalar):
-    """A number format such as `bfloat16`.
+    """A dtype such as `bfloat16`.
 
     Arguments:
         name: torch's name, or a common short form: `"bf16"`, `"fp32"`, `"torch.float16"`; or a
@@ -63,7 +63,7 @@ class DType(Scalar):
     """
 
     __slots__ = ("name",)
-    __setpoint_scalar__ = "a number format such as bfloat16, float32 or float8_e4m3fn"
+    __setpoint_scalar__ = "a dtype such as bfloat16, float32 or float8_e4m3fn"
     __setpoint_candidates__ = tuple(ALIASES)
     __setpoint_json_schema__ = {  # noqa: RUF012 - read only
         "anyOf": [{"enum": list(ALIASES)}, {"type": "string", "pattern": SPELLINGS}]
@@ -104,12 +104,12 @@ class DType(Scalar):
             import torch
         except ModuleNotFoundError:
             raise SetpointError(
-                f"the number format {self.name} needs torch, which is not installed; install "
+                f"the dtype {self.name} needs torch, which is not installed; install "
                 f"setpoint[train]"
             ) from None
         dtype = getattr(torch, self.name, None)
         if dtype is None:
-            raise SetpointError(f"torch {torch.__version__} has no number format {self.name}")
+            raise SetpointError(f"torch {torch.__version__} has no dtype {self.name}")
         return dtype
 
 
@@ -129,14 +129,12 @@ def _text(value: object) -> str:
     kind = type(value)
     if kind.__module__ == "torch" and kind.__name__ == "dtype":
         return str(value)
-    raise Invalid(f"is not a number format: got {for_error(value)}", tuple(ALIASES))
+    raise Invalid(f"is not a dtype: got {for_error(value)}", tuple(ALIASES))
 
 
 def _unknown(text: str, word: str) -> Invalid:
     if word in UNCLEAR:
-        return Invalid(f"is not one number format: got {for_error(text)}", UNCLEAR[word])
+        return Invalid(f"is not a dtype: got {for_error(text)}", UNCLEAR[word])
     close = nearest(word, NAMES, 1)
     hint = f"Did you mean {NAMES[close[0]]}?" if close else ""
-    return Invalid(
-        f"is not a known number format: got {for_error(text)}", tuple(ALIASES), hint=hint
-    )
+    return Invalid(f"is not a known dtype: got {for_error(text)}", tuple(ALIASES), hint=hint)

@@ -377,8 +377,8 @@ def check_integrity(
     """
     recorded = dict(_leaves(values, "", origins))
     for key in [*origins, *recorded]:
-        value = _shown(recorded[key]) if key in recorded else "nothing"
-        other = _shown(origins[key]["value"]) if key in origins else "nothing"
+        value = _shown(recorded[key]) if key in recorded else "missing"
+        other = _shown(origins[key]["value"]) if key in origins else "missing"
         if value != other:
             raise _changed(folder, f"{key} is {value} in config.json and {other} in origins.json")
     given, actual = header.get("fingerprint"), recorded_fingerprint(origins)

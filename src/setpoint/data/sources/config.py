@@ -169,7 +169,7 @@ class Text(
 
     separator: str | None = None
     """Document separator: text that divides a file of plain text into documents, such as "\\n\\n";
-    unset: a file is a document."""
+    null: a file is a document."""
 
     format: Format | None = None
     """File format; null: by each file's suffix, text if unknown. Files with a further suffix .gz,

@@ -223,7 +223,7 @@ def _segments(segments: Any) -> Segments:
     for i, entry in enumerate(entries):
         is_entry = isinstance(entry, Mapping) and isinstance(entry.get("text"), str)
         if not is_entry or not isinstance(entry.get("label"), bool):
-            raise wrong_kind(f"segments.{i}", "a mapping with text and label, a bool,", entry)
+            raise wrong_kind(f"segments.{i}", "a mapping with text and label (a bool)", entry)
     _check_unicode(entries)
     return Segments(
         tuple(entry["text"] for entry in entries), tuple(entry["label"] for entry in entries)
@@ -250,7 +250,7 @@ def _parsed(value: Any, field: str) -> Any:
     try:
         return json.loads(value)
     except ValueError as error:
-        raise RowError(f"field {field!r}: is a str, and not JSON: {error}") from None
+        raise RowError(f"field {field!r} is a str, but not JSON: {error}") from None
 
 
 def _tools(tools: Any, field: str) -> list[Any] | None:
@@ -293,7 +293,7 @@ def _message(mapping: Any, field: str) -> dict[str, Any]:
     if "content" in message:
         message["content"] = _content(message["content"], f"{field}.content")
     elif not calls:
-        raise RowError(f"field '{field}.content': is missing, and there are no tool_calls")
+        raise RowError(f"field '{field}.content' is missing, and there are no tool_calls")
     thought = next((message[name] for name in REASONING if name in message), None)
     if thought is not None:  # which templates know by either name
         message |= {"reasoning_content": thought, "thinking": message.get("thinking", thought)}
@@ -319,7 +319,7 @@ def _calls(entries: Any, field: str) -> list[dict[str, Any]]:
         call = dict(entry) if isinstance(entry, Mapping) else {}
         function = call.get("function", call)
         if not isinstance(function, Mapping) or not isinstance(function.get("name"), str):
-            needed = "a call with the name of a function and its arguments"
+            needed = "a call with the name and arguments of a function"
             raise wrong_kind(f"{field}.{i}", needed, entry)
         arguments = function.get("arguments", {})
         if isinstance(arguments, str):  # as the OpenAI format has them; templates write JSON

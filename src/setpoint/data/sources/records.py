@@ -77,7 +77,7 @@ def wrong_kind(field: str, needed: str, value: object) -> RowError:
     text = repr(value)
     kind = f"{text if len(text) <= 40 else text[:40] + '...'}, of type {type(value).__name__}"
     actual = "missing" if value is None else kind
-    return RowError(f"field '{field}': {needed} is needed, but it is {actual}")
+    return RowError(f"field '{field}' must be {needed}, but is {actual}")
 
 
 def read_rows(

@@ -556,11 +556,11 @@ def row_documents(row: FileRow, config: Text | HubDataset, where: str) -> Iterat
     try:
         tokenized = read_tokens(values, config.shifted_labels)
         if tokenized.trained is not None and not tokenized.trained.any():
-            raise RowError(f"field 'labels': all are {IGNORED}, so no token would be trained on")
+            raise RowError(f"field 'labels' has only {IGNORED}, so no token would be trained on")
     except RowError as error:
         raise SetpointError(
-            f"{field_path}: {row.place}: {error}.\nValid: a list of int in {field}, and next to "
-            f"it {', '.join(BESIDE)} of the same length; exclude such rows."
+            f"{field_path}: {row.place}: {error}.\nValid: a list of int in {field}, "
+            f"optionally with {', '.join(BESIDE)} of the same length; exclude such rows."
         ) from error
     for document in tokenized.documents(row.name):
         yield replace(document, score=score)
@@ -597,19 +597,18 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
         None if row.get(name) is None else _ints(row[name], name, len(tokens)) for name in BESIDE
     )
     if shifted and labels is None:
-        raise RowError("field 'labels': is missing, but shifted_labels = true needs it")
+        raise RowError("field 'labels' is missing, but shifted_labels = true needs it")
     places = np.arange(len(tokens))
     if mask is not None:
         if (wrong := np.flatnonzero((mask != 0) & (mask != 1))).size:
             i = int(wrong[0])
-            message = f"place {i} has {mask[i]}, and 0 or 1 is needed"
-            raise RowError(f"field 'attention_mask': {message}")
+            raise RowError(f"field 'attention_mask' has {mask[i]} at position {i}; valid: 0, 1")
         places = np.flatnonzero(mask)
         tokens = tokens[places]
         labels = None if labels is None else labels[places]
         positions = None if positions is None else positions[places]
     if not len(tokens):
-        raise RowError("field 'input_ids': contains no tokens")
+        raise RowError("field 'input_ids' contains no tokens")
     starts = [0] if positions is None else _starts(positions)
     if labels is None:
         return TokenizedRow(tokens, None, starts)
@@ -620,8 +619,8 @@ def read_tokens(row: Mapping[str, Any], shifted: bool = False) -> TokenizedRow:
     if len(wrong):
         i = int(wrong[0])
         raise RowError(
-            f"field 'labels': place {places[i]} has {labels[i]}, but input_ids has {tokens[i]} "
-            f"there; a label is the token itself (not the next one, as with shifted_labels = "
+            f"field 'labels' has {labels[i]} at position {places[i]}, but input_ids has "
+            f"{tokens[i]}; a label is the token itself (not the next one, as with shifted_labels = "
             f"true) or {IGNORED}"
         )
     return TokenizedRow(tokens, trained, starts)
@@ -650,8 +649,8 @@ def _shifted(
         if len(wrong):
             i = start + int(wrong[0])
             raise RowError(
-                f"field 'labels': place {places[i]} has {labels[i]}, but input_ids has "
-                f"{tokens[i + 1]} at the next place; with shifted_labels = true a label is the "
+                f"field 'labels' has {labels[i]} at position {places[i]}, but input_ids has "
+                f"{tokens[i + 1]} at the next position; with shifted_labels = true a label is the "
                 f"next token or {IGNORED}"
             )
         last = labels[end - 1 : end][trained[end - 1 : end]]  # the target behind the last token
@@ -667,9 +666,10 @@ def _starts(positions: npt.NDArray[np.int64]) -> list[int]:
     wrong = np.flatnonzero((positions != expected) & (positions != 0))
     if len(wrong):
         i = int(wrong[0])
+        restart = ", or 0 to begin another document" if i else ""
         raise RowError(
-            f"field 'position_ids': {positions[i]} where {expected[i]} follows, or 0 with which "
-            "another document begins"
+            f"field 'position_ids' has {positions[i]} at position {i}; valid: "
+            f"{expected[i]}{restart}"
         )
     return np.flatnonzero(positions == 0).tolist()
 
@@ -693,7 +693,7 @@ def _ints(value: Any, field: str, length: int | None = None) -> npt.NDArray[np.i
         ):
             is_int = (isinstance(x, int | np.integer) and not isinstance(x, bool) for x in value)
             wrong = next((x for x, fits in zip(value, is_int, strict=True) if not fits), value)
-            raise RowError(f"field {field!r}: a list of int is needed, but it contains {wrong!r}")
+            raise RowError(f"field {field!r} must be a list of int, but contains {wrong!r}")
     if length is not None and len(value) != length:
-        raise RowError(f"field {field!r}: has {len(value)} entries, and input_ids has {length}")
+        raise RowError(f"field {field!r} has {len(value)} entries, but input_ids has {length}")
     return array.astype(np.int64)

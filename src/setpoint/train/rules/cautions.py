@@ -55,7 +55,7 @@ CAUTIONS = {
     "mup-without-adam": "muP's learning-rate rules are for Adam, and the optimizer is a "
     "different one",
     "memory-exceeds-gpu": "a rank needs more memory than the GPU has",
-    "gpu-lacks-kernels": "the GPU of --gpu lacks the number format or attention kernel of the job",
+    "gpu-lacks-kernels": "the GPU of --gpu lacks the dtype or attention kernel of the job",
 }
 """Meaning of each code; the last two belong to `check --plan` and `check --gpu`."""
 # Peaks of published runs are two orders of magnitude lower; a slip such as 3e4 is higher.
