@@ -138,7 +138,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.chdir(gone)
     gone.rmdir()
     errors = text_files(Text(paths=("notes.txt", "*.md", str(tmp_path))), "paths").errors
-    words = ("working directory", "working directory", "holds no file")
+    words = ("working directory", "working directory", "contains no files")
     assert [where.rpartition(".")[2] for where in errors] == ["0", "1", "2"]
     assert all(word in str(error) for word, error in zip(words, errors.values(), strict=True))
 

@@ -62,7 +62,7 @@ class Pending:
 
     def origin(self) -> Origin:
         """The origin of the value, once it is completely computed."""
-        reads = ", ".join(self.reads) or "nothing else"
+        reads = ", ".join(self.reads) or "no other field"
         texts = [source.text for source in self.sources.values() if isinstance(source, Reference)]
         if not texts:
             return Origin(DERIVED, f"from {reads}")

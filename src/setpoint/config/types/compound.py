@@ -17,7 +17,7 @@ from ..values.origin import DEFAULT, RECORD, Origin
 from ..words.errors import Invalid, several
 from ..words.names import FORGOTTEN, nearest
 from ..words.plain_data import PlainScalar, literal, plain
-from ..words.text import DATA, for_file, parse_flow, parse_list
+from ..words.text import DATA, for_error, for_file, parse_flow, parse_list
 from .base import FieldType, dump_item, read_item, refuse_choice, replace_in_item
 
 if TYPE_CHECKING:
@@ -637,7 +637,7 @@ def _merged(default: dict[str, object], entries: Mapping[str, object]) -> dict[s
     names = cast(list[object], removed) if isinstance(removed, list | tuple) else [removed]
     for name in names:
         if not isinstance(name, str) or name not in default:
-            raise Invalid(f"has no item {str(name)!r} to remove", tuple(default)).inside(REMOVE)
+            raise Invalid(f"has no item {for_error(name)} to remove", tuple(default)).inside(REMOVE)
     kept = {key: item for key, item in default.items() if key not in names}
     return kept | {key: item for key, item in entries.items() if key != REMOVE}
 

@@ -177,8 +177,8 @@ def _expand(
     if folder := os.path.isdir(literal):
         base = Path(os.path.abspath(literal))
         files = _globbed(os.path.join(glob.escape(str(base)), "**", "*"))
-        kind = "file of the format" if files else "file that is not hidden"
-        wrong = f"the folder '{pattern}' holds no {kind}", "a folder with files, or a glob"
+        kind = "files of the format" if files else "files (hidden ones are skipped)"
+        wrong = f"the folder '{pattern}' contains no {kind}", "a folder with files, or a glob"
     elif glob.has_magic(pattern):
         base = Path(literal.anchor)
         for part in literal.relative_to(literal.anchor).parts[:-1]:
