@@ -229,7 +229,7 @@ def _train(plan: CheckedJob, arguments: Arguments) -> int:
 
 
 def _typed_again(arguments: Arguments, accept: Sequence[str], overrides: Sequence[str] = ()) -> str:
-    """The command as typed, with more overrides and more to accept."""
+    """Rebuild the typed command with further overrides and accepted fields."""
     accept = [*arguments.values("--accept"), *accept]
     more = ["--config-from-stdin"] * arguments.has("--config-from-stdin")
     for name in ("--nproc", "--nnodes", *RENDEZVOUS, "--max-restarts", "--until"):

@@ -151,7 +151,7 @@ def _flat(
 
 
 def cache_problems(config: Compile) -> Iterator[Problem]:
-    """Report a folder in a section that cannot be used."""
+    """Report a cache folder in a section that cannot be used."""
     for name, folder in (("cache", config.cache), ("artifacts", config.artifacts)):
         reason = None if folder is None else why_unfit(folder)
         if reason is not None:

@@ -281,7 +281,9 @@ def wrong_arguments(
     passed = {first if name == "*" else name for name in runtime or ()}
     for name, value in given.items():
         if name in passed:
-            errors.append(Invalid("is passed when it is built; leave it out").inside(name))
+            errors.append(
+                Invalid("is an argument that the program passes itself; leave it out").inside(name)
+            )
         elif takes_parameter(parameters, name):
             try:
                 converted_argument(parameters[name], value)

@@ -155,5 +155,5 @@ _REASONS = {
     "IncompleteSnapshotError": "the hub cannot be reached, and only part of the {kind} is in the "
     "local cache",
     "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set, and the {kind} is not in the local cache",
-    "HFValidationError": "it is not a valid Hub id (owner/name)",
+    "HFValidationError": "it is not a valid hub id (owner/name)",
 }

@@ -375,7 +375,7 @@ def find_weights(path: str, selector: int | str | None = None, *, weights: bool 
     """Locate weights without reading them.
 
     Arguments:
-        path: a run directory, a checkpoint, a directory of a Hugging Face model, or a Hub id.
+        path: a run directory, a checkpoint, a directory of a Hugging Face model, or a hub id.
         selector: checkpoint of a run: `best`, `latest` or a step; None: the best, or the latest if
             there is no best one.
 

@@ -95,7 +95,7 @@ def _complete(c: Conversion) -> None:
 
 
 def _model(c: Conversion) -> None:
-    """A transformers model, by directory or Hub id."""
+    """A transformers model, by directory or hub id."""
     if (model := c.at_revision(c.text("base_model"), "revision_of_model")) is None:
         c.wrong("base_model", "a directory or hub id of a model")
         return

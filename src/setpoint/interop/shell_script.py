@@ -313,7 +313,7 @@ def read_arguments(
     data = read_plain_file(
         path,
         MIB,
-        lambda size: f"the file holds {size} bytes; at most 1 MiB",
+        lambda size: f"the file has {size} bytes; at most 1 MiB",
         lambda _: "no such file",
     )
     text = decode(data, "json", path)

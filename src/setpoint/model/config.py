@@ -677,7 +677,7 @@ class HuggingFaceConfig(
     takes_documents = True
 
     config: str = derived()
-    """Hugging Face config.json: a directory, a Hub id, or a model_type of transformers (llama) with
+    """Hugging Face config.json: a directory, a hub id, or a model_type of transformers (llama) with
     its defaults. Default: the one next to the pretrained weights."""
 
     overrides: Free = field(factory=Free)

@@ -273,7 +273,7 @@ class CommandAlert(Alert):
             )
 
     def deliver(self, facts: Facts, ended: Event) -> None:
-        """Run it with a timeout."""
+        """Run the command with a timeout."""
         names = {f"SETPOINT_ALERT_{key.upper()}": str(value) for key, value in facts.items()}
         try:
             done = subprocess.run(

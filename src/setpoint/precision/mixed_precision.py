@@ -188,7 +188,7 @@ def cast_parameters(model: nn.Module, dtype: torch.dtype, excluded: Collection[i
 
 
 class OptimizerParams:
-    """The parameters for the optimizer: the model's own.
+    """Parameters that the optimizer updates: by default the model's own.
 
     If gradients accumulate in a dtype other than that of the weights, the optimizer gets parameters
     that share the same memory, with gradients in the weights' dtype, as optimizers require.

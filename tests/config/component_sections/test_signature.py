@@ -104,7 +104,9 @@ def test_what_is_required_and_what_is_handed_over() -> None:
     assert wrong(Part) == {}
     assert wrong(Part, ()) == {"size": "it needs 'size', which is not given; "}
     assert wrong(Part, ("*",)) == {}
-    assert wrong(Part, ("size",), size=3) == {"size": "is passed when it is built; leave it out; "}
+    assert wrong(Part, ("size",), size=3) == {
+        "size": "is an argument that the program passes itself; leave it out; "
+    }
 
 
 PART = {"type": "import", "target": "a.b", "size": 3}

@@ -111,7 +111,7 @@ def test_the_token_is_revealed_to_the_hub_alone(monkeypatch: pytest.MonkeyPatch)
 
 def test_what_can_be_no_data_set_is_found_by_check() -> None:
     (problem,) = verify(resolve(HubDataset(path="./nowhere")), ("files",)).problems
-    assert "neither a local directory nor a valid Hub id" in problem.message
+    assert "neither a local directory nor a valid hub id" in problem.message
 
 
 def test_remote_code_is_refused_in_words() -> None:

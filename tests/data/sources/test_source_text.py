@@ -147,7 +147,7 @@ def test_a_working_directory_that_is_gone(tmp_path: Path, monkeypatch: pytest.Mo
     ("name", "data", "words"),
     [
         ("a.jsonl", b'{"text": "a"}\n', None),
-        ("a.txt", b'{"text": "a"}\n{"text": "b"}\n', "a.txt holds JSON Lines: its braces"),
+        ("a.txt", b'{"text": "a"}\n{"text": "b"}\n', "a.txt contains JSON Lines: its braces"),
         ("a.txt", b"{braces} are text, too\n", None),
     ],
 )

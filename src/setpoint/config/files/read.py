@@ -62,7 +62,7 @@ def parse(text: str, format: Format, name: str) -> FileDocument:
 
 def _too_large(size: int, format: Format) -> str:
     limit = f"at most {MAX_BYTES[format] / MIB:g} MiB of {format.upper()} are read"
-    return f"the file holds {size} bytes; {limit}"
+    return f"the file has {size} bytes; {limit}"
 
 
 def _missing(path: str) -> str:

@@ -488,5 +488,7 @@ def read_key(key: object) -> str:
 def _check_key(key: object) -> str:
     text = read_key(key)
     if not text or "." in text or text.startswith("_"):
-        raise Invalid(f"{text!r} cannot be a key: it is empty, dotted or begins with _")
+        raise Invalid(
+            f"{text!r} cannot be a key: keys are not empty, have no dots and do not begin with _"
+        )
     return text

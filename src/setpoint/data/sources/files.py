@@ -223,7 +223,7 @@ def _nearby(path: Path) -> str:
     if folder == path.parent and (close := nearest(path.name, names, 1, 0.7)):
         return f"Did you mean {folder / close[0]}?"
     more = f" and {len(entries) - NEARBY} more" if len(entries) > NEARBY else ""
-    return f"{os.path.abspath(folder)} holds {', '.join(entries[:NEARBY])}{more}."
+    return f"{os.path.abspath(folder)} contains {', '.join(entries[:NEARBY])}{more}."
 
 
 def _expand_url(

@@ -37,7 +37,7 @@ def path_problems(config: HubDataset) -> Iterator[Problem]:
     """Find invalid paths, and options without effect on local data, without accessing the hub."""
     folder = folder_of(config)
     if folder is None and _ID.fullmatch(config.path) is None:
-        message = "is neither a local directory nor a valid Hub id"
+        message = "is neither a local directory nor a valid hub id"
         valid = ("owner/name", "./directory")
         yield Problem("path", message, valid=valid, kind=MissingPathError.kind)
     useless = {"revision": config.revision, "token": config.token} if folder else {}

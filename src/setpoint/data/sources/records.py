@@ -225,7 +225,7 @@ def _no_field(row: FileRow, field: str, level: object, where: str) -> str:
         more = ", ..." if len(keys) > SHOWN_KEYS else ""
         contents = f"its fields are {', '.join(keys[:SHOWN_KEYS])}{more}" if keys else "it is empty"
     else:
-        contents = f"there it holds {level!r:.60}"
+        contents = f"it contains {level!r:.60}"
     close = nearest_fields(field, [*_field_paths(row.values)])
     valid = f"{', '.join(close)}; " if close else ""
     return (

@@ -411,7 +411,7 @@ def _records_in(file: Path) -> Iterator[Caution]:
         yield Caution(
             NOT_PLAIN,
             "paths",
-            f"{file.name} holds {name}: {instead}",
+            f"{file.name} contains {name}: {instead}",
             hint=f"Set format = '{kind}', and field to the one that holds the text; format = "
             f"'text' if that is intended.",
         )

@@ -225,6 +225,6 @@ def only_file(path: Path, names: Iterable[str]) -> Path:
         if match := sorted(path.glob(pattern)):
             if len(match) > 1:
                 listed = ", ".join(file.name for file in match[:4])
-                raise SetpointError(f"{path} holds {len(match)} such files ({listed}); name one")
+                raise SetpointError(f"{path} has {len(match)} such files ({listed}); name one")
             return match[0]
     raise SetpointError(f"{path} contains none of the files {', '.join(names)}")

@@ -176,7 +176,7 @@ def architecture(
     kind, kinds = str(raw.get("model_type")), list(transformers.CONFIG_MAPPING)
     if kind not in kinds:
         named = "" if config.names_model_type else f", which its config.json names as {kind!r}"
-        hint = "It is such a model type, a directory with a config.json, or a Hub id."
+        hint = "It is such a model type, a directory with a config.json, or a hub id."
         if raw.get("auto_map"):
             hint = "Program code that comes with it (auto_map, trust_remote_code) is not run."
         raise Unfit(

@@ -93,7 +93,7 @@ def config_from_pretrained(path: str | Path) -> TransformerConfig:
     """Read the configuration of a pretrained model, without importing torch.
 
     Arguments:
-        path: the directory of a Hugging Face model, a run or a checkpoint; or a Hub id.
+        path: the directory of a Hugging Face model, a run or a checkpoint; or a hub id.
 
     Returns:
         the resolved configuration, with the model's own `max_sequence_length`.
@@ -313,7 +313,7 @@ def _weight_fields(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_directory(config: ModelConfig) -> Iterator[Problem]:
-    """Check a model against a local directory of weights; Hub ids are skipped."""
+    """Check a model against a local directory of weights; hub ids are skipped."""
     assert config.pretrained is not None
     try:
         place = locate_here(config.pretrained)

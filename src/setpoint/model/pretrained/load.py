@@ -330,7 +330,7 @@ def load_pretrained(
     loaded one tensor at a time, so that loading takes little more memory than the model.
 
     Arguments:
-        path: the directory of a Hugging Face model, a run or a checkpoint; or a Hub id, as
+        path: the directory of a Hugging Face model, a run or a checkpoint; or a hub id, as
             `organization/name` or `organization/name@revision`. A directory takes precedence over
             an id. For a run, the best checkpoint is loaded, or else the newest.
         dtype: dtype of the parameters, such as `"bf16"`; None: as in the files.

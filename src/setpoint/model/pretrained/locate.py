@@ -1,4 +1,4 @@
-"""Location of pretrained models: runs, checkpoints, other directories, and Hub ids."""
+"""Location of pretrained models: runs, checkpoints, other directories, and hub ids."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def locate(name: str, *, weights: bool = True) -> Place:
     """Locate a model; local directories take precedence over the Hub.
 
     Arguments:
-        name: a directory, or a Hub id with an optional `@revision`.
+        name: a directory, or a hub id with an optional `@revision`.
 
     Raises:
         SetpointError: there is no such model; lists the places searched.
@@ -67,7 +67,7 @@ def locate_here(name: str) -> Place | None:
     """Locate a model in a local directory.
 
     Raises:
-        SetpointError: the name is neither a directory with a model nor a Hub id.
+        SetpointError: the name is neither a directory with a model nor a hub id.
     """
     if not can_be_path(name):
         raise SetpointError(f"{for_error(name)}: not a valid file name")
@@ -107,7 +107,7 @@ def adapter_alone(name: str) -> SetpointError:
 
 
 def is_on_hub(name: str) -> bool:
-    """True if a name can only be a Hub id."""
+    """True if a name can only be a hub id."""
     try:
         return locate_here(name) is None
     except SetpointError:
@@ -141,11 +141,11 @@ def _missing(name: str, path: Path) -> str:
         )
     parent = path.parent
     if not parent.is_dir():
-        return "there is no such directory, and a Hub id has the form organization/name"
+        return "there is no such directory, and a hub id has the form organization/name"
     names = [other.name for other in parent.iterdir() if other.is_dir()]
     close = nearest(path.name, names, 1)
     meant = f". Did you mean {parent / close[0]}?" if close else ""
-    form = "" if close else "; a Hub id has the form organization/name"
+    form = "" if close else "; a hub id has the form organization/name"
     return f"there is no such directory{meant}{form}"
 
 
