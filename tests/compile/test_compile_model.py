@@ -375,6 +375,25 @@ def test_a_damaged_file_is_not_given_to_pytorch(tmp_path: Path, loaded: list[byt
     assert artifacts.load() == 3
 
 
+def test_a_full_disk_leaves_the_file_of_before(
+    tmp_path: Path, loaded: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    artifacts = Artifacts(tmp_path, "job", CPU)
+    artifacts.save()
+    write = Path.write_bytes
+
+    def full(path: Path, content: bytes) -> None:
+        write(path, content[:9])
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(Path, "write_bytes", full)
+    with pytest.raises(OSError, match="No space left"):
+        artifacts.save()
+    assert list(tmp_path.iterdir()) == [artifacts.path]
+    assert artifacts.load() == 3
+    assert loaded == [b"made"]
+
+
 def test_each_instruction_set_has_a_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels are written for the width of a vector, which PyTorch's own keys leave out."""
     paths = set[Path]()

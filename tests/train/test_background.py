@@ -234,6 +234,14 @@ def test_a_failed_write_ends_the_run_after_a_later_step(
     assert (run / "checkpoints" / "latest").read_text() == "step-00000004\n"
 
 
+def test_a_failed_write_of_the_last_checkpoint_fails_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Disk(monkeypatch, broken=12)
+    with refused(RunError):
+        train(small_job(tmp_path, *IN_BACKGROUND))
+
+
 @pytest.mark.parametrize("broken", [None, 8])
 def test_what_was_begun_is_saved_where_a_run_fails(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, broken: int | None

@@ -126,6 +126,8 @@ def test_a_run_keeps_counting_the_load_of_experts(tmp_path: Path) -> None:
     smaller = ("batch.micro_size=1", "batch.accumulation=4")
     with refused(ConfigError):
         resume(run, *smaller, "duration=9 steps")
+    with refused(ConfigError):
+        train(small_job(tmp_path, *flags, *smaller))
     given = (*smaller, "model.moe.load_sequences=1", "duration=2 steps")
     assert train(small_job(tmp_path, *flags, *given)).directory != run
 
@@ -212,8 +214,9 @@ def test_a_refused_resume_repeats_the_values_typed_after_the_directory(run: Path
 
 def test_a_run_is_not_renamed_while_its_directory_is_given(run: Path) -> None:
     before = snapshot(run)
-    with refused():
-        resume(run, "workspace=elsewhere")
+    for flag in ("name=other", "experiment=x", "workspace=elsewhere"):
+        with refused():
+            resume(run, flag)
     assert snapshot(run) == before
 
 

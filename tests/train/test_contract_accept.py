@@ -1,13 +1,17 @@
 """`--accept PATH`: going on with a run although identity fields differ from its record."""
 
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from setpoint.config import IDENTITY, SetpointError
 from setpoint.config.composition import compose
-from setpoint.config.record.record import fingerprint, read_record
+from setpoint.config.record.record import fingerprint, read_record, recorded_differences
+from setpoint.config.words.names import within
 from setpoint.resilience.signals import StopRequest
 from setpoint.train.config import Job
 from setpoint.train.contract import AT_START, Accepted, check_contract, describe_accepted
@@ -17,7 +21,9 @@ from setpoint.train.verdict import StepResult
 
 from ..precision.gpu_stand_in import gpu_stand_in
 from ..support.snapshots import refused
-from .small import Kept, Killed, events, rows, small_job, snapshot, train_rows
+from .effects.model_fields import PRETRAINED_ROWS, prepare
+from .small import Kept, Killed, essence, events, rows, small_job, snapshot, train_rows
+from .test_config_effects import BASE, EFFECTS, Before
 
 
 def resolved(run: Path, flags: Sequence[str]) -> Job:
@@ -272,6 +278,16 @@ def test_weights_of_another_shape_are_the_reason(run: Path) -> None:
 LONGER = ("duration=8 steps", "schedule.horizon=4")
 SCALE = "precision.loss_scale.initial"
 FP16 = ("precision.compute=fp16", "parallel.device=cuda")
+# Accepted, it is in the record and changes nothing that is computed in training on a CPU.
+COMPUTES_THE_SAME = {
+    "Job.deterministic": "these operations have one form",
+    "Job.user": "it is the user's own",
+    "TransformerConfig.max_sequence_length": "it limits sequences, of generated text above all",
+    "ImportedModel.max_sequence_length": "it limits sequences, of generated text above all",
+    "HuggingFaceConfig.max_sequence_length": "it limits sequences, of generated text above all",
+    "TokenIds.count": "it limits ids, and the model has a vocabulary of its own",
+    "MixturePhase.start": "both lie before the step at which it is changed",
+}
 
 
 @pytest.mark.parametrize(
@@ -314,3 +330,85 @@ def test_the_scale_of_a_run_that_had_none_is_taken_up(tmp_path: Path) -> None:
         train(small_job(tmp_path, *flags, *grows), directory=run, accept=["precision.loss_scale"])
     scales = [row["loss_scale"] for row in rows(run) if "loss_scale" in row]
     assert scales == [*[4.0] * 4, 8.0, 16.0]
+
+
+class Begun:
+    """Runs of four steps, each with what it has learned after seven, for rows that start from one.
+
+    Arguments:
+        folder: for the runs, and for what rows name by `{tmp}`.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        (folder / "before").mkdir()
+        self.before = Before(folder / "before").folder
+        self.folder = folder
+        self._runs: dict[tuple[Any, ...], tuple[Path, dict[str, Any]]] = {}
+
+    def start(
+        self, folder: Path, whole: Job, flags: Sequence[str], without: tuple[str, ...]
+    ) -> tuple[Path, dict[str, Any]]:
+        """Such a run, in a new folder, and the essence of it trained to the end as `whole`."""
+        key = (*flags, without)
+        if key not in self._runs:
+            run = folder / "run"
+            train(small_job(folder, *flags, without=without), directory=run)
+            shutil.copytree(run, folder / "begun")
+            train(whole, directory=run, accept=["schedule"])
+            self._runs[key] = folder / "begun", essence(run)
+        return self._runs[key]
+
+
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Begun:
+    return Begun(tmp_path_factory.mktemp("begun"))
+
+
+PIECES = 12
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("piece", range(PIECES))
+def test_every_field_that_may_be_accepted_takes_effect(begun: Begun, piece: int) -> None:
+    """Each change of the table of effects, made in the middle of a run."""
+    # Rows of one class lie together: each piece has some of all classes.
+    rows = dict(list(EFFECTS.items())[piece::PIECES])
+    idle: set[str] = set()
+    effective = 0
+    for name, effect in rows.items():
+        common = BASE[:1] if name.startswith("HuggingFaceConfig") else BASE
+        every = [flag.replace("{tmp}", str(begun.before)) for flag in (*common, *effect.base)]
+        if effect.change.startswith("schedule"):
+            continue  # much of a curve lies behind: warm-up, its phases
+        if name in PRETRAINED_ROWS:
+            prepare(begun.before, name)
+        every.append(f"workspace={begun.folder}")  # it may not change with the directory
+        longer = (*every, "duration=7 steps")
+        change = effect.change.replace("{tmp}", str(begun.before))
+        folder = begun.folder / name
+        try:
+            whole = small_job(folder, *longer, without=effect.without)
+            changed = small_job(folder, *longer, change, without=effect.without)
+            if fingerprint(whole) == fingerprint(changed):
+                continue  # it is not part of what is learned
+            start, expected = begun.start(folder, whole, every, effect.without)
+        except SetpointError:
+            continue  # it needs a GPU, or a package that is not here
+        run = begun.folder / "run"
+        shutil.rmtree(run, ignore_errors=True)
+        shutil.copytree(start, run)
+        found = recorded_differences(str(run), changed)
+        accept = [each.path for each in found if each.role is IDENTITY]
+        accept += ["data"] * any(within(path, "data") for path in accept)
+        try:
+            train(changed, directory=run, accept=accept)
+        except SetpointError:
+            continue
+        now = essence(run)
+        learned = [key for key in now if key.startswith("latest ") and key.endswith(".safetensors")]
+        if all(now[key] == expected.get(key) for key in learned):
+            idle.add(name)
+        else:
+            effective += 1
+    assert effective > 60 // PIECES
+    assert idle == COMPUTES_THE_SAME.keys() & rows.keys()

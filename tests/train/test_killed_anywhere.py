@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 
+from setpoint.checkpoint.store import CheckpointStore
 from setpoint.ops.proof import verify_chain
 from setpoint.train.run_status import goodput_of
 
@@ -223,6 +224,20 @@ def test_killed_anywhere_it_equals_the_undisturbed_run(
 @pytest.fixture(scope="module")
 def betas(commands: Commands, tmp_path_factory: pytest.TempPathFactory) -> Oracle:
     return Oracle(commands, tmp_path_factory.mktemp("betas"), STORIES["accepted: betas"])
+
+
+def test_the_second_update_is_between_the_record_and_the_next_checkpoint(
+    betas: Oracle, commands: Commands, tmp_path: Path
+) -> None:
+    """The kill at ("update", 2) loses what only the record holds."""
+    oracle, broken = betas, tmp_path / "begun"
+    shutil.copytree(oracle.folder / "begun", broken)
+    assert commands.start(broken, *oracle.words, kill=("update", 2)).wait() == -signal.SIGKILL
+    run = the_run(broken)
+    assert run is not None
+    assert oracle.whole is not None
+    assert (run / "config.json").read_bytes() == (oracle.whole / "config.json").read_bytes()
+    assert CheckpointStore(run / "checkpoints").steps[-1] == 4
 
 
 @pytest.mark.parametrize(

@@ -58,7 +58,7 @@ def test_several_rollbacks_and_a_gradient_that_is_not_finite(
     run = Path(next(tmp_path.glob("runs/*")))
     assert [e["failed"] for e in events(run, "rollback")] == [5, 6]
     # A restart goes on behind them, and counts them.
-    with pytest.raises(RunError):
+    with refused(RunError):
         train(job)
     assert [e["failed"] for e in events(run, "rollback")] == [5, 6]
     more = small_job(tmp_path, *FLAGS, *flags[:1], "resilience.non_finite.limit=3")
@@ -211,10 +211,9 @@ def test_the_limit_of_skipped_steps_holds_over_a_resume(tmp_path: Path, poison: 
     flags = ("resilience.non_finite=skip", "resilience.non_finite.limit=3", "tracking.every=5")
     job = small_job(tmp_path, *FLAGS, *flags)
     poison(4, 5, 6, 7)
-    with refused(RunError):
-        train(job)
-    with pytest.raises(RunError):
-        train(job)
+    for _ in range(2):
+        with refused(RunError):
+            train(job)
     run = next(tmp_path.glob("runs/*"))
     state = json.loads((run / "checkpoints/step-00000004/state.json").read_text())
     assert state["non_finite"] == {"in_a_row": 1, "skipped": 1}
