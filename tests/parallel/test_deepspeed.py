@@ -1,10 +1,12 @@
 """Two ranks among which DeepSpeed divides what replicas hold train what one rank does."""
 
+import json
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 
+from setpoint.cli.main import main
 from setpoint.config import ConfigError
 from setpoint.config.resolving.checks import verify
 from setpoint.parallel.engines import zero_settings
@@ -54,6 +56,13 @@ def test_its_json_is_derived(tmp_path: Path) -> None:
     without = small_job(tmp_path, *RANKS, "optimizer.clip_norm=null")
     assert (zero_settings(without) or {})["gradient_clipping"] == 0.0
     assert zero_settings(small_job(tmp_path)) is None
+
+
+def test_the_plan_has_its_json(capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ("--world-size", "2", "--parallel.engine", "deepspeed")
+    assert main(["check", "tiny", *flags, "--plan", "--json"]) == 0
+    plan = json.loads(capsys.readouterr().out)["plan"]
+    assert plan["deepspeed"]["zero_optimization"]["stage"] == 2
 
 
 def test_one_rank_has_nothing_to_divide(tmp_path: Path) -> None:

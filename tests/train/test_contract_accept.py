@@ -287,6 +287,10 @@ COMPUTES_THE_SAME = {
     "HuggingFaceConfig.max_sequence_length": "it limits sequences, of generated text above all",
     "TokenIds.count": "it limits ids, and the model has a vocabulary of its own",
     "MixturePhase.start": "both lie before the step at which it is changed",
+    **dict.fromkeys(
+        ("BatchConfig.ramp", "BatchRamp.start", "BatchRamp.increment", "BatchRamp.over"),
+        "the batches have grown before the step at which it is changed",
+    ),
 }
 
 
