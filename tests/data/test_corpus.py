@@ -168,9 +168,20 @@ def test_a_document_is_named_after_its_source(monkeypatch: pytest.MonkeyPatch) -
         list(documents_of(Given.Config(), "data.sources.0", ByteTokenizer()))
 
 
-def test_tokens_that_do_not_fit_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "document",
+    [
+        pytest.param(Document("given/a", tokens=np.array([3, 257])), id="vocabulary"),
+        pytest.param(
+            Document("given/a", tokens=np.array([3]), trained=np.array([True, True])), id="mask"
+        ),
+    ],
+)
+def test_tokens_that_do_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch, document: Document
+) -> None:
     def tokenized(self: Given, tokenizer: ByteTokenizer) -> list[Document]:
-        return [Document("given/a", tokens=np.array([3, 257]))]
+        return [document]
 
     monkeypatch.setattr(Given, "tokenized", tokenized, raising=False)
     with refused():

@@ -226,8 +226,13 @@ def _named_documents(section: SourceConfig, where: str, tokenizer: Tokenizer) ->
 
 
 def _require_ids(document: Document, tokenizer: Tokenizer, where: str) -> None:
-    tokens = document.tokens
+    tokens, trained = document.tokens, document.trained
     assert tokens is not None
+    if trained is not None and trained.shape != tokens.shape:  # masks of others would shift
+        raise SetpointError(
+            f"{where}: the document '{document.name}' has {plural(len(tokens), 'token')} and "
+            f"{len(trained)} entries in `trained`.\nValid: one entry for each token."
+        )
     low, high = (int(tokens.min()), int(tokens.max())) if len(tokens) else (0, 0)
     if low < 0 or high >= tokenizer.vocab_size:
         wrong = low if low < 0 else high
