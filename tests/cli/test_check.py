@@ -1,6 +1,7 @@
 """`setpoint check` and `setpoint plan`."""
 
 import json
+import os
 import re
 import tempfile
 from pathlib import Path
@@ -8,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from ..support.snapshots import compare
+from ..train.small import snapshot
 from .conftest import SMALL, CommandLine
 
 
@@ -336,3 +338,10 @@ def test_wrong_plans_are_refused(cli: CommandLine, line: str) -> None:
 
 def test_where_nothing_fits_it_says_by_how_much_and_what_would(cli: CommandLine) -> None:
     cli.refused(f"{PLAN} --memory 100KiB")
+
+
+def test_commands_that_train_nothing_change_no_file_and_no_variable(cli: CommandLine) -> None:
+    before = snapshot(cli.folder), dict(os.environ)
+    for line in ("check small.toml", "show small.toml", "sweep small.toml --seed 1,2 --dry-run"):
+        cli.ok(line)
+    assert (snapshot(cli.folder), dict(os.environ)) == before
