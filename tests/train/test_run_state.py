@@ -19,6 +19,7 @@ from setpoint.infer.config import Inference
 from setpoint.infer.loaded_model import add_adapter
 from setpoint.infer.loaded_model import load as load_model
 from setpoint.model import load_pretrained, save_pretrained
+from setpoint.model.pretrained import load as loading
 from setpoint.model.pretrained.load import frozen_of
 from setpoint.resilience.signals import StopRequest
 from setpoint.shapes.placed import as_placed, in_memory
@@ -284,8 +285,11 @@ def test_a_model_of_transformers_without_an_adapter_is_filled_in_place(
     for folder, out in zip(folders, ((), (OUT,)), strict=True):
         train(small_job(tmp_path, *flags, *out, without=plain), directory=folder)
     assert held(folders[1], 1).keys() < held(folders[0], 1).keys()
-    monkeypatch.delattr("setpoint.model.pretrained.load.build_model")  # a second model
+    built: list[object] = []
+    build = loading.build_model
+    monkeypatch.setattr(loading, "build_model", lambda *args: built.append(args) or build(*args))
     assert torch.equal(*map(logits_of, folders))
+    assert len(built) == 2, "one model of each folder"
 
 
 @pytest.mark.slow

@@ -383,7 +383,8 @@ def check_integrity(
             raise _changed(folder, f"{key} is {value} in config.json and {other} in origins.json")
     given, actual = header.get("fingerprint"), recorded_fingerprint(origins)
     if given != actual:
-        raise _changed(folder, f"it states the fingerprint {given!r}, but its values give {actual}")
+        stated = given or "(empty)"
+        raise _changed(folder, f"it states the fingerprint {stated}, but its values give {actual}")
 
 
 def recorded_fingerprint(origins: Mapping[str, Mapping[str, Any]]) -> str:
