@@ -1,6 +1,7 @@
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -162,8 +163,11 @@ class Given:
         return self.result
 
 
-def test_a_document_is_named_after_its_source(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Given, "result", [Document("x", b"text")])
+@pytest.mark.parametrize(("name", "data"), [("x", b"text"), ("given/x", "text")])
+def test_documents_that_do_not_fit_are_refused(
+    monkeypatch: pytest.MonkeyPatch, name: str, data: Any
+) -> None:
+    monkeypatch.setattr(Given, "result", [Document(name, data)])
     with refused():
         list(documents_of(Given.Config(), "data.sources.0", ByteTokenizer()))
 

@@ -214,6 +214,11 @@ def _named_documents(section: SourceConfig, where: str, tokenizer: Tokenizer) ->
     source: Any = section.build(where=where)
     has_tokens = hasattr(source, "tokenized")
     for document in source.tokenized(tokenizer) if has_tokens else source.documents():
+        if isinstance(document.data, str):  # the likeliest mistake in a custom source
+            raise SetpointError(
+                f"{where}: the data of the document {document.name!r} is a str.\n"
+                "Valid: bytes, such as text.encode()."
+            )
         if document.tokens is not None:
             _require_ids(document, tokenizer, where)
         if not document.name.startswith(section.name):

@@ -123,7 +123,7 @@ class BadStepPolicy:
             self.skip(result.step, result.wrong)
         elif result.verdict is Verdict.REFUSED or not can_roll_back:
             is_finite = math.isfinite(result.loss) and math.isfinite(result.grad_norm)
-            ending = "" if is_finite else ", which is not finite"
+            ending = "" if is_finite else " (not finite)"
             if result.step == 1 and job.model.pretrained is not None:
                 raise RunError(
                     f"step 1: {result.wrong}{ending}, before anything was trained: the weights of "
