@@ -166,7 +166,8 @@ def test_rows_say_where_the_time_went(tmp_path: Path) -> None:
         assert sum(row[SHARES[name]] for name in parts) == pytest.approx(1)
         assert all(row[SECONDS[name]] >= 0 for name in parts) and row["seconds_forward"] > 0
         assert row["peak_rss"] > 1e7
-    assert [row["seconds_evaluation"] > 0.001 for row in found] == [False, False, True]
+    seconds = [row["seconds_evaluation"] for row in found]
+    assert len(seconds) == 3 and max(seconds) == seconds[2]
     off = ("tracking.metrics.step_time=none", "tracking.metrics.memory=false")
     last = train(small_job(tmp_path / "off", "duration=1 steps", "evaluation=null", *off))
     row = json.loads((last.directory / "metrics.jsonl").read_text())
