@@ -6,6 +6,7 @@ a launcher takes.
 
 import importlib
 import os
+import random
 import select
 import signal
 import socket
@@ -13,7 +14,7 @@ import sys
 import tempfile
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from .forks import forked
@@ -117,10 +118,12 @@ def rejoin(store: str) -> None:
 
 
 def free_port() -> int:
-    """A port of this machine that nothing listens at."""
-    with socket.socket() as probe:
-        probe.bind(("localhost", 0))
-        return probe.getsockname()[1]
+    """A free port below those that Linux gives to connections, which could take it meanwhile."""
+    while True:
+        port = random.SystemRandom().randrange(20_000, 32_768)
+        with socket.socket() as probe, suppress(OSError):
+            probe.bind(("localhost", port))
+            return port
 
 
 def launched(rank: int, world: int, port: int | None = None) -> None:

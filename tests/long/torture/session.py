@@ -10,7 +10,6 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import time
 import traceback
@@ -23,6 +22,8 @@ import torch
 from setpoint.checkpoint.folder import list_checkpoints, read_pointer, unfinished
 from setpoint.checkpoint.loading import verify_directory
 from setpoint.cli.main import main
+
+from ...support.ranks import free_port
 
 LONGEST = 60.0
 """Seconds in which ranks end after one of them has died or hangs."""
@@ -63,9 +64,7 @@ class Session:
         self.within, self.stopped, self.name = within, stopped, name
         self.may_hang = may_hang
         self.codes: dict[int, int] = {}
-        with socket.socket() as probe:
-            probe.bind(("localhost", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         for old in folder.glob(f"output{name}-*.txt"):
             old.unlink()
         self.pids = [self._start(rank) for rank in range(size)]
