@@ -19,7 +19,7 @@ SCALES_PER_SCALE: Final = 256
 """Group size of scales in double quantization."""
 MX_BLOCK: Final = 32
 """Weights per scale of MXFP4."""
-KERNELS: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096)
+BITSANDBYTES_SIZES: Final = (32, 64, 128, 256, 512, 1024, 2048, 4096)
 """Block sizes of NF4 that bitsandbytes has kernels for."""
 
 
@@ -125,7 +125,7 @@ class NF4(Quantization, type="nf4"):
         """The library that quantizes and dequantizes on a type of device."""
         if self.backend != "auto":
             return self.backend
-        fits = self.group_size in KERNELS and device == "cuda"
+        fits = self.group_size in BITSANDBYTES_SIZES and device == "cuda"
         return "bitsandbytes" if fits and has_bitsandbytes() else "torch"
 
     @rule

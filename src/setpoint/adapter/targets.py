@@ -11,7 +11,7 @@ from types import MappingProxyType
 from typing import Final, Literal, NamedTuple
 
 from setpoint.adapter.config import (
-    KERNELS,
+    BITSANDBYTES_SIZES,
     MX_BLOCK,
     NF4,
     SCALES_PER_SCALE,
@@ -476,11 +476,11 @@ def _backend_problems(config: Quantization) -> Iterator[Problem]:
             "the package bitsandbytes is not installed (pip install bitsandbytes)",
             valid=("auto", "torch"),
         )
-    if config.group_size not in KERNELS:
+    if config.group_size not in BITSANDBYTES_SIZES:
         yield Problem(
             "group_size",
             f"bitsandbytes has no blocks of {config.group_size}",
-            valid=tuple(map(str, KERNELS)),
+            valid=tuple(map(str, BITSANDBYTES_SIZES)),
             also=("backend",),
         )
 

@@ -516,7 +516,8 @@ def combine(
         row = moe.layers_with_experts(layer)
         counts[row], dropped[row] = report.counts, report.dropped
     balance, sequence_balance, z = (
-        torch.stack([report[term] for report in layers.values()]).sum() for term in (2, 3, 4)
+        torch.stack([getattr(report, term) for report in layers.values()]).sum()
+        for term in ("balance", "sequence_balance", "z")
     )
     weighted = [
         term * weight
